@@ -1,0 +1,37 @@
+# The commands of this repository. `make demo` and `make test` set up all they need.
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+READY := $(VENV)/.ready
+ARGS ?=
+
+.PHONY: help setup demo test check format lock clean
+help:
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
+
+setup: $(READY) ## make the virtual environment (the other targets do it too)
+$(READY): requirements/venv.sh requirements/dev.txt layers/core/pyproject.toml
+	@sh requirements/venv.sh $(VENV)
+	@touch $@
+
+demo: $(READY) ## 200 webhooks through MongoDB, with crashes, in a minute (ARGS=--json)
+	@$(PYTHON) -m demo $(ARGS)
+
+test: $(READY) ## run every test (ARGS="-k claim")
+	@$(PYTHON) -m pytest $(ARGS)
+
+check: $(READY) ## lint, format, types, import rules
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports --no-logo
+
+format: $(READY) ## rewrite the code as the gate wants it
+	@$(VENV)/bin/ruff check --fix-only .
+	@$(VENV)/bin/ruff format .
+
+lock: $(READY) ## pin every dependency again, with hashes
+	@sh requirements/lock.sh $(VENV)
+
+clean: ## remove what these targets made
+	@rm -rf $(VENV) build .aws-sam .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .coverage .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,134 @@
+"""What Tidemill raises, and what a task function may raise to say how its attempt ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tidemill.model import TaskId
+
+MAX_RETRY_AFTER = timedelta(hours=24)
+
+
+class TidemillError(Exception):
+    """The root of everything this package raises on its own account."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a request: the dotted *field* and a sentence that repeats no value."""
+
+    field: str
+    message: str
+
+
+class InvalidRequestError(TidemillError):
+    """What was asked for is not allowed; nothing was stored.
+
+    Attributes:
+        problems: Everything that was found wrong, in the order of the fields.
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(f"{p.field}: {p.message}" for p in self.problems))
+
+
+class UnknownTaskError(InvalidRequestError):
+    """No executor has registered the named function (or not for HTTP)."""
+
+
+class DuplicateKeyError(TidemillError):
+    """The idempotency key belongs to a task that was enqueued with another request.
+
+    Attributes:
+        task_id: The task that holds the key; it was not touched.
+    """
+
+    def __init__(self, task_id: TaskId) -> None:
+        self.task_id = task_id
+        super().__init__(f"the idempotency key belongs to task {task_id}, which was enqueued with another request")
+
+
+class TaskNotFoundError(TidemillError):
+    """There is no task with this id, neither alive nor among the dead letters."""
+
+    def __init__(self, task_id: TaskId) -> None:
+        self.task_id = task_id
+        super().__init__(f"there is no task {task_id}")
+
+
+class LeaseLostError(TidemillError):
+    """Another claim, a reclaim or an operator took the lease away; nothing was written."""
+
+    def __init__(self, task_id: TaskId) -> None:
+        self.task_id = task_id
+        super().__init__(f"the lease on task {task_id} is no longer held")
+
+
+class RegistrationError(TidemillError):
+    """A task function cannot be registered as it is written."""
+
+
+class SettingsError(TidemillError):
+    """The environment is not usable; the message names the variables and shows no value."""
+
+
+class MissingIndexError(TidemillError):
+    """A query needs an index that is not there."""
+
+    def __init__(self, collection: str) -> None:
+        self.collection = collection
+        super().__init__(f"an index of {collection} is missing: run `tidemill indexes` once, then try again")
+
+
+class UnavailableError(TidemillError):
+    """MongoDB could not be reached in time; the message holds no address and no credentials.
+
+    Nothing is known of the effect: a repeat with the same idempotency key is safe.
+    """
+
+
+class UnsupportedServerError(TidemillError):
+    """The server only looks like MongoDB."""
+
+
+class Retry(Exception):  # noqa: N818 - a function raises it to say what it wants, not what broke
+    """Raised by a task function: this attempt failed, try again.
+
+    Args:
+        message: What happened, for the task's error and execution log.
+        after: Wait this long, whatever the policy and its cap say; at most 24 hours. ``None`` leaves
+            the wait to the policy.
+        code: A short word that groups failures of one kind.
+    """
+
+    def __init__(self, message: str = "", *, after: timedelta | None = None, code: str = "retry") -> None:
+        if after is not None and not timedelta(0) <= after <= MAX_RETRY_AFTER:
+            raise ValueError("after must be between zero and 24 hours")
+        self.after = after
+        self.code = code
+        super().__init__(message)
+
+
+class Fail(Exception):  # noqa: N818 - as above
+    """Raised by a task function: this failed for good, do not try again."""
+
+    def __init__(self, message: str = "", *, code: str = "fail") -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class Snooze(Exception):  # noqa: N818 - as above
+    """Raised by a task function: not now. The attempt is not counted and the task becomes due at *until*."""
+
+    def __init__(self, until: datetime | timedelta) -> None:
+        if isinstance(until, datetime) and until.tzinfo is None:
+            raise ValueError("until must carry a time zone")
+        self.until = until
+        super().__init__(f"snoozed until {until}")
+
+
+class TaskTimeoutError(Exception):
+    """Raised *into* a task function that ran past its timeout, where it next executes Python code."""

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Make the virtual environment in $1 from the pinned requirements, or say in one sentence what is missing.
+set -eu
+venv=$1
+
+fail() {
+    echo "tidemill: $1" >&2
+    exit 1
+}
+
+is_new_enough() {
+    command -v "$1" >/dev/null 2>&1 && "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+}
+
+python=
+for candidate in "${TIDEMILL_PYTHON:-python3}" python3.11 python3.12 python3.13 python3.14; do
+    if is_new_enough "$candidate"; then
+        python=$candidate
+        break
+    fi
+done
+[ -n "$python" ] || fail "Python 3.11 or newer is needed: install it (Debian 12, Ubuntu 24.04: apt-get install python3 python3-venv), or name it: make setup TIDEMILL_PYTHON=/path/to/python3.11"
+"$python" -c 'import venv, ensurepip' 2>/dev/null ||
+    fail "$python has no venv module: apt-get install $("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
+
+[ -x "$venv/bin/python" ] && is_new_enough "$venv/bin/python" || "$python" -m venv --clear "$venv"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e layers/core
