@@ -48,7 +48,7 @@ class DuplicateKeyError(TidemillError):
 
     def __init__(self, task_id: TaskId) -> None:
         self.task_id = task_id
-        super().__init__(f"the idempotency key belongs to task {task_id}, which was enqueued with another request")
+        super().__init__(f"the idempotency key belongs to task {task_id}, enqueued with another request")
 
 
 class TaskNotFoundError(TidemillError):

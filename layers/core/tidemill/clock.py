@@ -1,0 +1,91 @@
+"""One clock: due times and leases are judged on the database's time, whatever this machine believes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from pymongo.database import Database
+
+from tidemill.store import majority, translated
+
+RESAMPLE_AFTER_SEC = 60.0
+MAX_DRIFT_SEC = 1.0
+MILLISECOND = timedelta(milliseconds=1)
+
+
+class Clock(Protocol):
+    """Tells the time. Tests bring their own."""
+
+    def now(self) -> datetime:
+        """Return the time as aware UTC, truncated to milliseconds as MongoDB stores it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sample:
+    server: datetime
+    wall: float
+    monotonic: float
+    primary: tuple[str, int] | None
+
+
+class ServerClock:
+    """The time of MongoDB's primary, sampled with ``hello`` and carried on by the monotonic clock.
+
+    It is sampled again after 60 s, after a change of primary, and where wall and monotonic clock disagree on
+    how long ago the sample was: then the process was frozen, or somebody set the clock.
+    """
+
+    def __init__(
+        self,
+        db: Database[Any],
+        *,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._db = majority(db)
+        self._wall = wall
+        self._monotonic = monotonic
+        self._sample: _Sample | None = None
+
+    def now(self) -> datetime:
+        """Return the server's time.
+
+        Raises:
+            UnavailableError: There is no recent sample and the server does not answer.
+        """
+        sample = self._sample
+        if sample is None or self._is_stale(sample):
+            sample = self._sample = self._take_sample()
+        return truncated(sample.server + timedelta(seconds=self._monotonic() - sample.monotonic))
+
+    def skew(self) -> timedelta:
+        """Return how far this machine's wall clock is ahead of the server's, as last sampled."""
+        sample = self._sample or self._take_sample()
+        return datetime.fromtimestamp(sample.wall, UTC) - sample.server
+
+    def _is_stale(self, sample: _Sample) -> bool:
+        passed = self._monotonic() - sample.monotonic
+        drift = abs((self._wall() - sample.wall) - passed)
+        return passed > RESAMPLE_AFTER_SEC or drift > MAX_DRIFT_SEC or self._db.client.primary != sample.primary
+
+    def _take_sample(self) -> _Sample:
+        before = self._monotonic()
+        with translated():
+            server: datetime = self._db.client.admin.command("hello")["localTime"]
+        after = self._monotonic()
+        return _Sample(
+            # The server looked at its clock about half-way between question and answer.
+            server=server.replace(tzinfo=UTC) if server.tzinfo is None else server.astimezone(UTC),
+            wall=self._wall() - (after - before) / 2,
+            monotonic=(before + after) / 2,
+            primary=self._db.client.primary,
+        )
+
+
+def truncated(moment: datetime) -> datetime:
+    """Return *moment* in whole milliseconds, rounded down."""
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

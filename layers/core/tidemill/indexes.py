@@ -1,0 +1,136 @@
+"""Every index, once: named, hinted by the queries, made by ``reclaim`` while small and by ``tidemill indexes``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from pymongo import ASCENDING, DESCENDING, IndexModel
+from pymongo.database import Database
+
+from tidemill.documents import DEAD_LETTERS, TASKS
+
+CLAIM: Final = "claim"
+DELAYED: Final = "delayed"
+LEASES: Final = "leases"
+OWNERS: Final = "owners"
+EXPIRY: Final = "expiry"
+FAILED: Final = "failed"
+KEY: Final = "key"
+RETENTION: Final = "retention"
+EXPORT: Final = "export"
+GROUPS: Final = "groups"
+
+SMALL: Final = 100_000
+"""Up to so many tasks, making an index takes no longer than an invocation can wait."""
+
+_A_DATE: Final = {"$type": "date"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """One index of *collection*; ``expires`` marks those whose entries MongoDB removes after the retention."""
+
+    collection: str
+    name: str
+    keys: tuple[tuple[str, int], ...]
+    partial: Mapping[str, Any] | None = None
+    unique: bool = False
+    expires: bool = field(default=False)
+
+    def model(self, retention: timedelta) -> IndexModel:
+        """Return what ``create_indexes`` takes."""
+        options: dict[str, Any] = {"name": self.name}
+        if self.partial is not None:
+            options["partialFilterExpression"] = self.partial
+        if self.unique:
+            options["unique"] = True
+        if self.expires:
+            options["expireAfterSeconds"] = int(retention.total_seconds())
+        return IndexModel(list(self.keys), **options)
+
+
+INDEXES: Final = (
+    Index(
+        collection=TASKS,
+        name=CLAIM,
+        keys=(
+            ("status", ASCENDING),
+            ("queue", ASCENDING),
+            ("lane", ASCENDING),
+            ("priority", DESCENDING),
+            ("due_at", ASCENDING),
+            ("_id", ASCENDING),
+        ),
+        partial={"status": "pending"},
+    ),
+    Index(
+        collection=TASKS,
+        name=DELAYED,
+        keys=(("next_retry_at", ASCENDING),),
+        partial={"status": "pending", "next_retry_at": _A_DATE},
+    ),
+    Index(
+        collection=TASKS,
+        name=LEASES,
+        keys=(("lease.expires_at", ASCENDING),),
+        partial={"status": "processing"},
+    ),
+    Index(collection=TASKS, name=OWNERS, keys=(("lease.owner", ASCENDING),), partial={"status": "processing"}),
+    Index(
+        collection=TASKS,
+        name=EXPIRY,
+        keys=(("expires_at", ASCENDING),),
+        partial={"status": "pending", "expires_at": _A_DATE},
+    ),
+    Index(collection=TASKS, name=FAILED, keys=(("finished_at", ASCENDING),), partial={"status": "failed"}),
+    Index(
+        collection=TASKS,
+        name=KEY,
+        keys=(("idempotency_key", ASCENDING),),
+        partial={"idempotency_key": {"$gt": ""}},
+        unique=True,
+    ),
+    Index(collection=TASKS, name=RETENTION, keys=(("retain_from", ASCENDING),), expires=True),
+    Index(
+        collection=DEAD_LETTERS,
+        name=EXPORT,
+        keys=(("archived_at", ASCENDING), ("dead_lettered_at", ASCENDING)),
+    ),
+    Index(
+        collection=DEAD_LETTERS,
+        name=GROUPS,
+        keys=(("fingerprint", ASCENDING), ("dead_lettered_at", ASCENDING)),
+    ),
+    Index(collection=DEAD_LETTERS, name=RETENTION, keys=(("retain_from", ASCENDING),), expires=True),
+)
+
+
+def missing(db: Database[Any]) -> tuple[Index, ...]:
+    """Return the indexes that *db* lacks."""
+    have = {(name, index) for name in (TASKS, DEAD_LETTERS) for index in db[name].index_information()}
+    return tuple(index for index in INDEXES if (index.collection, index.name) not in have)
+
+
+def create(db: Database[Any], indexes: tuple[Index, ...] = INDEXES, *, retention: timedelta) -> None:
+    """Make *indexes* where they are missing and give the expiring ones this *retention*.
+
+    Safe to repeat and to stop half-way. May take minutes on millions of tasks; nothing is blocked meanwhile.
+    """
+    for collection in (TASKS, DEAD_LETTERS):
+        ours = [index for index in indexes if index.collection == collection]
+        made = db[collection].index_information()
+        new = [index.model(retention) for index in ours if index.name not in made]
+        if new:
+            db[collection].create_indexes(new)
+        for index in ours:
+            if index.expires and index.name in made:
+                _change_retention(db, index, made[index.name], retention)
+
+
+def _change_retention(db: Database[Any], index: Index, made: Mapping[str, Any], retention: timedelta) -> None:
+    seconds = int(retention.total_seconds())
+    if made.get("expireAfterSeconds") != seconds:
+        db.command("collMod", index.collection, index={"name": index.name, "expireAfterSeconds": seconds})

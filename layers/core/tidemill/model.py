@@ -1,0 +1,207 @@
+"""The values Tidemill speaks in. Times are aware UTC, truncated to milliseconds; spans are timedeltas."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeAlias
+
+TaskId: TypeAlias = object
+"""An ObjectId where this package made it; whatever BSON allows where a person wrote the document."""
+
+Status: TypeAlias = Literal["pending", "processing", "done", "failed", "cancelled"]
+Lane: TypeAlias = Literal["fresh", "retry"]
+AttemptStatus: TypeAlias = Literal["succeeded", "failed", "timed_out", "lost", "cancelled"]
+
+LANES: tuple[Lane, ...] = ("fresh", "retry")
+MAX_RETRIES_LIMIT = 1000
+MAX_BACKOFF_SEC = 7 * 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How the wait grows from failure to failure; see ``retry.backoff`` for the formula.
+
+    Raises:
+        ValueError: A number is not finite, negative or out of its range; the message starts with the field.
+    """
+
+    strategy: Literal["exponential"] = "exponential"
+    base_sec: float = 5.0
+    factor: float = 2.0
+    max_sec: float = 1800.0
+    jitter: Literal["full"] = "full"
+
+    def __post_init__(self) -> None:
+        _require(self.strategy == "exponential", "strategy", "must be exponential")
+        _require(self.jitter == "full", "jitter", "must be full")
+        _require(_is_number(self.base_sec) and self.base_sec > 0, "base_sec", "must be a number above 0")
+        _require(_is_number(self.factor) and self.factor >= 1, "factor", "must be a number of at least 1")
+        _require(
+            _is_number(self.max_sec) and self.base_sec <= self.max_sec <= MAX_BACKOFF_SEC,
+            "max_sec",
+            "must be a number from base_sec to 7 days",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often a failed task is tried again, and after which waits.
+
+    ``max_retries=0`` is one run. The defaults are the preset ``default`` of the design.
+    """
+
+    max_retries: int = 10
+    backoff: Backoff = field(default_factory=Backoff)
+
+    def __post_init__(self) -> None:
+        _require(
+            type(self.max_retries) is int and 0 <= self.max_retries <= MAX_RETRIES_LIMIT,
+            "max_retries",
+            f"must be a whole number from 0 to {MAX_RETRIES_LIMIT}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The proof of a claim. The token is new for every claim; the owner is an invocation or a process."""
+
+    token: str
+    owner: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskError:
+    """The last failure of a task, bounded."""
+
+    message: str
+    code: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One line of the execution log; ``attempt`` 0 is the initial run."""
+
+    attempt: int
+    status: AttemptStatus
+    started_at: datetime
+    duration_ms: int
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One unit of work as it stood when it was read. The fields are those of the document."""
+
+    id: TaskId
+    name: str
+    queue: str
+    payload: dict[str, Any]
+    status: Status
+    lane: Lane
+    priority: int
+    due_at: datetime
+    next_retry_at: datetime | None
+    attempts: int
+    max_retries: int | None
+    backoff: Backoff | None
+    timeout: timedelta | None
+    expires_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+    lease: Lease | None
+    settled_by: str | None
+    cancel_requested_at: datetime | None
+    error: TaskError | None
+    attempt_log: tuple[Attempt, ...]
+    crashes: int
+    redrives: int
+    result: Any
+    idempotency_key: str | None
+    source: str | None
+    correlation_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Malformed:
+    """A document that cannot be a task: what is wrong with it, in words that repeat no value."""
+
+    id: TaskId
+    problem: str
+    lease: Lease | None
+    attempt_log: tuple[Attempt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What went wrong with one attempt.
+
+    ``by_function`` tells what the function itself did (raised, ran too long) from what befell it.
+    ``retry_after`` beats the policy and its cap.
+    """
+
+    message: str
+    code: str
+    retryable: bool = True
+    retry_after: timedelta | None = None
+    by_function: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Succeeded:
+    """The function returned; *result* can be stored."""
+
+    result: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retried:
+    """The attempt failed and another follows at *next_retry_at*."""
+
+    failure: Failure
+    next_retry_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The task failed for good."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snoozed:
+    """Not now: due again at *until*, and the attempt is refunded."""
+
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """It was asked to stop and it stopped."""
+
+
+Outcome: TypeAlias = Succeeded | Retried | Failed | Snoozed | Cancelled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """How long one attempt took and what is to be said of it."""
+
+    started_at: datetime
+    duration: timedelta
+    status: AttemptStatus
+    note: str = ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _require(condition: bool, field_name: str, sentence: str) -> None:  # noqa: FBT001 - reads as an assertion
+    if not condition:
+        raise ValueError(f"{field_name} {sentence}")

@@ -1,0 +1,189 @@
+"""What may be asked for: one new task, validated alike from Python, HTTP and direct invocation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final
+
+import bson
+from bson import json_util
+from bson.errors import InvalidDocument
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from tidemill.errors import InvalidRequestError, Problem
+from tidemill.model import MAX_BACKOFF_SEC, MAX_RETRIES_LIMIT, Backoff
+
+NAME_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,99}$"
+QUEUE_PATTERN: Final = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}$"
+MAX_PAYLOAD_BYTES: Final = 256 * 1024
+MAX_PAYLOAD_DEPTH: Final = 64
+MAX_DELAY_SEC: Final = 366 * 86400.0
+MAX_TIMEOUT_SEC: Final = 880.0
+MAX_KEY_CHARS: Final = 200
+_INT32: Final = 2**31 - 1
+_RFC3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_REQUEST: Final = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
+
+
+def _moment(value: Any) -> Any:  # noqa: ANN401 - a validator sees anything
+    if isinstance(value, str):
+        if not _RFC3339.fullmatch(value):
+            raise ValueError("must be a date and time with an offset, as in 2026-07-01T09:00:00Z")
+        value = datetime.fromisoformat(value.upper())
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ValueError("must be a date and time with an offset, as in 2026-07-01T09:00:00Z")
+    return value.astimezone(UTC).replace(microsecond=value.microsecond // 1000 * 1000)
+
+
+def _payload(value: dict[str, Any]) -> dict[str, Any]:
+    problem = storage_problem(value, max_bytes=MAX_PAYLOAD_BYTES)
+    if problem is not None:
+        raise ValueError(problem)
+    return value
+
+
+def _key(value: str) -> str:
+    if value.strip() != value or not value.isprintable():
+        raise ValueError("must be printable and not start or end with white space")
+    return value
+
+
+Moment = Annotated[datetime, BeforeValidator(_moment)]
+Number = Annotated[float, Field(strict=False)]
+
+
+class RetryOptions(BaseModel):
+    """How this task is retried, in seconds; what is left out comes from the default policy."""
+
+    model_config = _REQUEST
+
+    max_retries: int | None = Field(default=None, ge=0, le=MAX_RETRIES_LIMIT)
+    base_sec: float = Field(default=Backoff().base_sec, gt=0, le=MAX_BACKOFF_SEC)
+    factor: float = Field(default=Backoff().factor, ge=1, le=1000)
+    max_sec: float = Field(default=Backoff().max_sec, gt=0, le=MAX_BACKOFF_SEC)
+
+    @model_validator(mode="after")
+    def _cap_holds(self) -> RetryOptions:
+        if self.max_sec < self.base_sec:
+            raise ValueError("max_sec must not be below base_sec")
+        return self
+
+    def backoff(self) -> Backoff:
+        """Return the back-off of these options."""
+        return Backoff(base_sec=self.base_sec, factor=self.factor, max_sec=self.max_sec)
+
+
+class NewTask(BaseModel):
+    """A task to be enqueued."""
+
+    model_config = _REQUEST
+
+    name: str = Field(pattern=NAME_PATTERN, description="The registered task function.")
+    payload: Annotated[dict[str, Any], AfterValidator(_payload)] = Field(description="An object, at most 256 KiB.")
+    queue: str = Field(default="default", pattern=QUEUE_PATTERN)
+    priority: int = Field(default=0, ge=-_INT32, le=_INT32, description="Higher first.")
+    delay_sec: float | None = Field(default=None, ge=0, le=MAX_DELAY_SEC)
+    not_before: Moment | None = Field(default=None, description="Due then; instead of delay_sec.")
+    expires_at: Moment | None = Field(default=None, description="Not started any more from then on.")
+    retry: RetryOptions | None = None
+    max_retries: int | None = Field(default=None, ge=0, le=MAX_RETRIES_LIMIT, description="0 is one run.")
+    timeout_sec: float | None = Field(default=None, ge=0.1, le=MAX_TIMEOUT_SEC)
+    idempotency_key: Annotated[str, AfterValidator(_key)] | None = Field(
+        default=None, min_length=1, max_length=MAX_KEY_CHARS
+    )
+
+    @model_validator(mode="after")
+    def _one_start(self) -> NewTask:
+        if self.delay_sec is not None and self.not_before is not None:
+            raise ValueError("delay_sec and not_before exclude each other")
+        return self
+
+    def starts_at(self, now: datetime) -> datetime | None:
+        """Return the end of the delay, or ``None`` where the task is due at once."""
+        if self.delay_sec:
+            return now + timedelta(milliseconds=math.ceil(self.delay_sec * 1000))
+        return self.not_before if self.not_before is not None and self.not_before > now else None
+
+    def retries(self) -> int | None:
+        """Return the task's own ``max_retries``, wherever it was given."""
+        return self.max_retries if self.max_retries is not None or self.retry is None else self.retry.max_retries
+
+    def hash(self) -> str:
+        """Return what tells this request from another under the same key.
+
+        The order of object keys does not matter, that of lists does; ``1`` and ``1.0`` differ, and so do the
+        composed and the decomposed form of a character.
+        """
+        wanted = self.model_dump(exclude={"idempotency_key"}, exclude_none=True)
+        return hashlib.sha256(canonical_json(wanted).encode()).hexdigest()
+
+
+def new_task(**fields: Any) -> NewTask:  # noqa: ANN401 - that is what it validates
+    """Return the validated task.
+
+    Raises:
+        InvalidRequestError: With every problem found.
+    """
+    try:
+        return NewTask(**fields)
+    except ValidationError as error:
+        raise InvalidRequestError(problems(error)) from None
+
+
+def problems(error: ValidationError, *, below: str = "") -> list[Problem]:
+    """Return Pydantic's findings as ours; no value of the input is repeated."""
+    found = []
+    for one in error.errors(include_url=False, include_context=False, include_input=False):
+        path = ".".join(str(part) for part in one["loc"]) or below or "task"
+        found.append(Problem(field=path, message=one["msg"].removeprefix("Value error, ")))
+    return found
+
+
+def storage_problem(value: dict[str, Any], *, max_bytes: int) -> str | None:
+    """Return why *value* cannot be stored and told in strict JSON, or ``None`` where it can."""
+    try:
+        if _depth_exceeds(value, MAX_PAYLOAD_DEPTH):
+            return f"must not nest deeper than {MAX_PAYLOAD_DEPTH} levels"
+        size = len(bson.encode(value))
+    except RecursionError:
+        return "must not contain itself"
+    except OverflowError:
+        return "must not contain a whole number beyond 64 bits"
+    except UnicodeEncodeError:
+        return "must not contain half a surrogate pair"
+    except (InvalidDocument, ValueError, TypeError):
+        return "must contain only what MongoDB can store, under keys that are text without NUL"
+    if any(isinstance(number, float) and not math.isfinite(number) for number in _leaves(value)):
+        return "must not contain NaN or Infinity"
+    return f"must not be larger than {max_bytes // 1024} KiB" if size > max_bytes else None
+
+
+def canonical_json(value: Any) -> str:  # noqa: ANN401 - any value BSON takes
+    """Return *value* as canonical Extended JSON with sorted keys."""
+    plain = json.loads(json_util.dumps(value, json_options=json_util.CANONICAL_JSON_OPTIONS))
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+
+
+def _depth_exceeds(value: Any, levels: int) -> bool:  # noqa: ANN401
+    if not isinstance(value, dict | list | tuple):
+        return False
+    if levels == 0:
+        return True
+    return any(_depth_exceeds(child, levels - 1) for child in _children(value))
+
+
+def _leaves(value: Any) -> Iterator[Any]:  # noqa: ANN401
+    if isinstance(value, dict | list | tuple):
+        for child in _children(value):
+            yield from _leaves(child)
+    else:
+        yield value
+
+
+def _children(value: dict[str, Any] | list[Any] | tuple[Any, ...]) -> Iterator[Any]:
+    return iter(value.values() if isinstance(value, dict) else value)

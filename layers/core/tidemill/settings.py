@@ -1,0 +1,109 @@
+"""What a deployment chooses, read once from the environment into one frozen value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
+
+from tidemill.errors import SettingsError
+from tidemill.model import RetryPolicy
+from tidemill.retry import DEFAULT
+from tidemill.selection import DEFAULT_RETRY_SHARE
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The choices of one deployment; the README's table says what each is for.
+
+    ``mongodb_uri`` and ``secret_arn`` are left out of the representation.
+    """
+
+    mongodb_uri: str | None = field(default=None, repr=False)
+    secret_arn: str | None = field(default=None, repr=False)
+    database: str = "tidemill"
+    task_timeout: timedelta = timedelta(seconds=30)
+    max_task_timeout: timedelta = timedelta(seconds=50)
+    margin: timedelta = timedelta(seconds=10)
+    concurrency: int = 16
+    batch_size: int = 100
+    retry_share: float = DEFAULT_RETRY_SHARE
+    retry: RetryPolicy = DEFAULT
+    adopt_as: str | None = None
+    retention: timedelta = timedelta(days=7)
+    release: str = ""
+
+
+def from_environment(env: Mapping[str, str]) -> Settings:
+    """Return the settings that *env* names; an empty variable is as good as none.
+
+    Raises:
+        SettingsError: Naming every variable that is malformed, without its value.
+    """
+    problems: list[str] = []
+
+    def read(name: str, kind: Callable[[str], _T], default: _T) -> _T:
+        text = env.get(name, "").strip()
+        if not text:
+            return default
+        try:
+            return kind(text)
+        except ValueError as error:
+            problems.append(f"{name} {error}")
+            return default
+
+    settings = Settings(
+        mongodb_uri=read("MONGODB_URI", str, None),
+        secret_arn=read("MONGODB_SECRET_ARN", str, None),
+        database=read("MONGODB_DATABASE", _database, "tidemill"),
+        task_timeout=read("TASK_TIMEOUT_SEC", _seconds(1, 890), timedelta(seconds=30)),
+        max_task_timeout=read("MAX_TASK_TIMEOUT_SEC", _seconds(1, 890), timedelta(seconds=50)),
+        concurrency=read("CONCURRENCY", _whole(1, 1000), 16),
+        batch_size=read("BATCH_SIZE", _whole(1, 1000), 100),
+        retry_share=read("RETRY_SHARE", _number(0, 1), DEFAULT_RETRY_SHARE),
+        adopt_as=read("DEFAULT_TASK", str, None),
+        retention=timedelta(days=read("RETENTION_DAYS", _number(0.001, 3650), 7.0)),
+        release=read("AWS_LAMBDA_FUNCTION_VERSION", str, ""),
+    )
+    if not problems and settings.task_timeout > settings.max_task_timeout:
+        problems.append("TASK_TIMEOUT_SEC must not be above MAX_TASK_TIMEOUT_SEC")
+    if problems:
+        raise SettingsError("; ".join(problems))
+    return settings
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def kind(text: str) -> int:
+        if not text.isascii() or not text.lstrip("-").isdigit() or len(text) > 18 or not low <= int(text) <= high:  # noqa: PLR2004 - digits of any number in range
+            raise ValueError(f"must be a whole number from {low} to {high}")
+        return int(text)
+
+    return kind
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def kind(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not low <= number <= high:
+            raise ValueError(f"must be a number from {low:g} to {high:g}")
+        return number
+
+    return kind
+
+
+def _seconds(low: float, high: float) -> Callable[[str], timedelta]:
+    number = _number(low, high)
+    return lambda text: timedelta(seconds=number(text))
+
+
+def _database(text: str) -> str:
+    if len(text) > 63 or any(char in '/\\. "$*<>:|?' or not char.isprintable() for char in text):  # noqa: PLR2004 - MongoDB's limit
+        raise ValueError("must be the name of a MongoDB database")
+    return text

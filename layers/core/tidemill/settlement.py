@@ -1,0 +1,144 @@
+"""What an outcome writes: each as one guarded update, or two of which exactly one can match."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, assert_never
+
+from tidemill.documents import attempt_document, error_document, schedule
+from tidemill.model import (
+    Attempt,
+    Cancelled,
+    Failed,
+    Failure,
+    Malformed,
+    Outcome,
+    Retried,
+    Run,
+    Snoozed,
+    Succeeded,
+    Task,
+)
+
+LOG_LINES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """How the leased attempt at *task* ended.
+
+    ``run`` is ``None`` where it never started: then the attempt is refunded and the log stays as it is.
+    ``lost`` says that its worker vanished: the crash is counted. ``bare`` leaves out what might not fit into a
+    document near 16 MiB: result, message and log.
+    """
+
+    task: Task | Malformed
+    outcome: Outcome
+    run: Run | None = None
+    lost: bool = False
+    bare: bool = False
+
+
+Statement = tuple[dict[str, Any], dict[str, Any]]
+
+
+def statements(settlement: Settlement, *, now: datetime, expired_before: datetime | None = None) -> list[Statement]:
+    """Return the filter and update of each statement; exactly one of them matches while the lease is held.
+
+    A cancellation asked for in the meantime wins over every outcome but success, and only the server knows of
+    it, hence the second statement. With *expired_before* the lease must also have run out by then.
+    """
+    guard = _guard(settlement.task, expired_before=expired_before)
+    update = _update(settlement, settlement.outcome, now=now)
+    if isinstance(settlement.outcome, Succeeded | Cancelled):
+        return [(guard, update)]
+    return [
+        (guard | {"cancel_requested_at": None}, update),
+        (guard | {"cancel_requested_at": {"$ne": None}}, _update(settlement, Cancelled(), now=now)),
+    ]
+
+
+def _guard(task: Task | Malformed, *, expired_before: datetime | None) -> dict[str, Any]:
+    if task.lease is None:  # written by hand: nobody can prove a claim on it
+        return {"_id": task.id, "status": "processing", "lease.expires_at": {"$not": {"$type": "date"}}}
+    guard: dict[str, Any] = {"_id": task.id, "lease.token": task.lease.token}
+    return guard if expired_before is None else guard | {"lease.expires_at": {"$lt": expired_before}}
+
+
+def _update(settlement: Settlement, outcome: Outcome, *, now: datetime) -> dict[str, Any]:
+    lease = settlement.task.lease
+    values: dict[str, Any] = {"updated_at": now, "settled_by": lease.token if lease else None}
+    values |= _values(outcome, now=now)
+    if settlement.run is not None:
+        values["attempt_log"] = _log(settlement.task, settlement.run)
+    if settlement.bare:
+        values |= _stripped(values)
+    update: dict[str, Any] = {"$set": values, "$unset": {"lease": ""}}
+    counts = _counts(settlement, outcome)
+    if counts:
+        update["$inc"] = counts
+    if not settlement.lost and settlement.run is not None and _given_by_function(outcome):
+        values["crashes"] = 0
+    if isinstance(outcome, Cancelled):
+        update["$rename"] = {"idempotency_key": "released_key"}
+    return update
+
+
+def _values(outcome: Outcome, *, now: datetime) -> dict[str, Any]:
+    match outcome:
+        case Succeeded(result=result):
+            return {"status": "done", "result": result} | _finished(now) | {"retain_from": now}
+        case Retried(failure=failure, next_retry_at=at):
+            return {"status": "pending", "lane": "retry", **schedule(at, now=now), **_error(failure, now)}
+        case Failed(failure=failure):
+            return {"status": "failed", **_finished(now), **_error(failure, now)}
+        case Snoozed(until=until):
+            return {"status": "pending", **schedule(until, now=now)}
+        case Cancelled():
+            return {"status": "cancelled"} | _finished(now) | {"retain_from": now}
+        case _:
+            assert_never(outcome)
+
+
+def _stripped(values: dict[str, Any]) -> dict[str, Any]:
+    less: dict[str, Any] = {"attempt_log": []}
+    if "result" in values:
+        less["result"] = {"not_stored": "result", "reason": "the document is full"}
+    if "error" in values:
+        less["error"] = values["error"] | {"message": "the document is full"}
+    return less
+
+
+def _counts(settlement: Settlement, outcome: Outcome) -> dict[str, int]:
+    if isinstance(settlement.task, Malformed):
+        return {}  # its counters may be no numbers
+    refunded = settlement.run is None or isinstance(outcome, Snoozed)
+    counts = {"attempts": -1} if refunded and not isinstance(outcome, Succeeded) else {}
+    return counts | ({"crashes": 1} if settlement.lost else {})
+
+
+def _given_by_function(outcome: Outcome) -> bool:
+    return outcome.failure.by_function if isinstance(outcome, Retried | Failed) else True
+
+
+def _finished(now: datetime) -> dict[str, Any]:
+    return {"finished_at": now, "next_retry_at": None}
+
+
+def _error(failure: Failure, now: datetime) -> dict[str, Any]:
+    return {"error": error_document(message=failure.message, code=failure.code, at=now)}
+
+
+def _log(task: Task | Malformed, run: Run) -> list[dict[str, Any]]:
+    """Return the execution log with *run* added: the first attempt and the newest are kept."""
+    attempts = task.attempts if isinstance(task, Task) else 1
+    line = Attempt(
+        attempt=max(attempts - 1, 0),
+        status=run.status,
+        started_at=run.started_at,
+        duration_ms=run.duration // timedelta(milliseconds=1),
+        note=run.note,
+    )
+    lines = [*task.attempt_log, line]
+    return [attempt_document(kept) for kept in [*lines[:1], *lines[1:][-(LOG_LINES - 1) :]]]

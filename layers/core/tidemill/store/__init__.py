@@ -1,0 +1,8 @@
+"""Storage: one function per MongoDB operation, grouped by what it does to a task.
+
+Each function takes the ``Tasks`` collection that `open_tasks` gives: majority writes, primary reads, raw documents.
+"""
+
+from tidemill.store.collections import Tasks, majority, open_tasks, translated
+
+__all__ = ["Tasks", "majority", "open_tasks", "translated"]

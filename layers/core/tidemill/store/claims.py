@@ -1,0 +1,230 @@
+"""Claiming: read the next ids in order, stamp those still free with a fresh token, read back what carries it.
+
+Three round trips for any number of tasks. The driver does not retry a multi-update and it can fail half-way, so
+after any error the read-back decides what was claimed; a token is never used for a second stamp.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.raw_bson import RawBSONDocument
+from pymongo.errors import PyMongoError, WriteError
+
+from tidemill import indexes
+from tidemill.documents import EARLIEST, decode, read
+from tidemill.model import Lane, Lease, Malformed, Task, TaskId
+from tidemill.store.collections import Tasks, translated
+
+COUNTABLE: Final[dict[str, Any]] = {"$gte": 0, "$lt": 2**31 - 1, "$not": {"$type": "array"}}
+"""What ``attempts`` must be to be incremented: one document where it is not would end the whole stamp."""
+
+MAX_WIDTH: Final = 8
+_KEYS: Final = CodecOptions[dict[str, Any]](
+    tz_aware=True,
+    datetime_conversion=DatetimeConversion.DATETIME_AUTO,
+    unicode_decode_error_handler="replace",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """Where the next scan of one lane of one queue starts, and how wide it reads.
+
+    ``after`` is the last key taken; starting there steps over no entry that was claimed since. ``width`` above 1
+    takes a random part of a window so many times as wide: claimers that collide spread out. ``narrow`` divides
+    the next claims after the server refused a stamp, until the one document that cannot be stamped is alone.
+    """
+
+    queue: str
+    lane: Lane
+    after: dict[str, Any] | None = None
+    width: int = 1
+    narrow: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one claim brought.
+
+    Attributes:
+        tasks: Held under the lease, in the order of the queue.
+        suspects: Still free; their worker vanished before, so they are claimed by id and run alone.
+        unclaimable: Still free, and no claim can ever take them.
+        scanned, lost: Ids that were read and tried, and those another claimer was quicker with.
+        dry: The scan found fewer than it asked for.
+        error: What interrupted the stamp; *tasks* is nevertheless what it claimed, unless ``unresolved``:
+            then some tasks may carry the token unseen.
+        scan: Where to go on.
+    """
+
+    scan: Scan
+    tasks: tuple[Task | Malformed, ...] = ()
+    suspects: tuple[TaskId, ...] = ()
+    unclaimable: tuple[Malformed, ...] = ()
+    scanned: int = 0
+    lost: int = 0
+    dry: bool = False
+    error: PyMongoError | None = None
+    unresolved: bool = False
+
+
+def queues(tasks: Tasks) -> list[Any]:
+    """Return the distinct queues of pending tasks; something other than text is a document to be adopted."""
+    with translated():
+        found = tasks.with_options(codec_options=_KEYS).aggregate(
+            [{"$match": {"status": "pending"}}, {"$group": {"_id": "$queue"}}], hint=indexes.CLAIM
+        )
+        return [group["_id"] for group in found]
+
+
+def claim(tasks: Tasks, scan: Scan, *, limit: int, lease: Lease, now: datetime, rng: random.Random) -> Claim:
+    """Take up to *limit* due tasks of the scan's lane under *lease*, whose token must be new.
+
+    Raises:
+        UnavailableError: The ids could not be read; nothing was changed.
+        MissingIndexError: The claim index is not there.
+    """
+    limit = max(limit // scan.narrow, 1)
+    window = due_keys(tasks, scan, limit=limit * scan.width, now=now)
+    chosen = window if len(window) <= limit else _sample(window, limit, rng)
+    if not chosen:
+        return Claim(scan=scan, dry=True)
+    taken = take(tasks, [key["_id"] for key in chosen], lease=lease, now=now)
+    return replace(
+        taken,
+        scan=_next_scan(scan, window, chosen, taken),
+        dry=len(window) < limit * scan.width,
+        unclaimable=taken.unclaimable + _unstampable(chosen, taken),
+    )
+
+
+def due_keys(tasks: Tasks, scan: Scan, *, limit: int, now: datetime) -> list[dict[str, Any]]:
+    """Return ``_id, priority, due_at`` of the next due tasks, from the index alone: one key a task."""
+    with translated():
+        found = tasks.with_options(codec_options=_KEYS).find(
+            due_filter(scan, now=now), {"_id": 1, "priority": 1, "due_at": 1}, hint=indexes.CLAIM
+        )
+        return list(found.sort(list(due_order().items())).limit(limit).batch_size(limit + 1))
+
+
+def due_filter(scan: Scan, *, now: datetime) -> dict[str, Any]:
+    """Return the filter of the scan: the part of the lane that is due and lies behind ``scan.after``."""
+    lane = {"status": "pending", "queue": scan.queue, "lane": scan.lane}
+    if scan.after is None:
+        return lane | {"due_at": {"$lte": now}}
+    priority, due_at, last = scan.after["priority"], scan.after["due_at"], scan.after["_id"]
+    return lane | {
+        "$or": [
+            {"priority": priority, "due_at": due_at, "_id": {"$gt": last}},
+            {"priority": priority, "due_at": {"$gt": due_at, "$lte": now}},
+            {"priority": {"$lt": priority}, "due_at": {"$lte": now}},
+        ]
+    }
+
+
+def due_order() -> dict[str, int]:
+    """Return the order of claims within a lane."""
+    return {"priority": -1, "due_at": 1, "_id": 1}
+
+
+def take(tasks: Tasks, ids: list[TaskId], *, lease: Lease, now: datetime, suspects: bool = False) -> Claim:
+    """Stamp those of *ids* that are still free and due with *lease*, and read back what carries it.
+
+    A task whose worker vanished before is taken only if *suspects* is true. Any error of the driver ends up
+    in the returned claim.
+    """
+    error: PyMongoError | None = None
+    stamped = -1
+    try:
+        stamped = tasks.update_many(
+            _free(now, suspects=suspects) | {"_id": {"$in": ids}}, _stamp(lease, now)
+        ).matched_count
+    except PyMongoError as interrupted:
+        error = interrupted
+    with_token: dict[str, Any] = {"lease.token": lease.token}
+    either = {"$or": [with_token, {"status": "pending"}]}
+    try:
+        found = list(tasks.find({"_id": {"$in": ids}, **(with_token if stamped == len(ids) else either)}))
+    except PyMongoError as blind:
+        return Claim(scan=_NOWHERE, scanned=len(ids), error=error or blind, unresolved=True)
+    return _sorted_out(found, lease=lease, now=now, tried=len(ids), error=error)
+
+
+_NOWHERE: Final = Scan(queue="", lane="fresh")
+
+
+def _free(now: datetime, *, suspects: bool) -> dict[str, Any]:
+    free = {"status": "pending", "due_at": {"$lte": now}, "attempts": COUNTABLE}
+    return free if suspects else free | {"crashes": {"$not": {"$gt": 0}}}
+
+
+def _stamp(lease: Lease, now: datetime) -> dict[str, Any]:
+    stored = {"token": lease.token, "owner": lease.owner, "expires_at": lease.expires_at}
+    return {
+        "$set": {"status": "processing", "lease": stored, "updated_at": now},
+        "$inc": {"attempts": 1},
+    }
+
+
+def _sorted_out(
+    found: list[RawBSONDocument], *, lease: Lease, now: datetime, tried: int, error: PyMongoError | None
+) -> Claim:
+    held: list[Task | Malformed] = []
+    suspects: list[TaskId] = []
+    unclaimable: list[Malformed] = []
+    for raw in found:
+        task = read(raw)
+        if task.lease is not None and task.lease.token == lease.token:
+            held.append(task)
+        elif isinstance(task, Malformed):
+            if not _countable(decode(raw).get("attempts")):
+                unclaimable.append(task)
+        elif task.crashes > 0 and task.due_at <= now:
+            suspects.append(task.id)
+    return Claim(
+        scan=_NOWHERE,
+        tasks=tuple(sorted(held, key=_queue_order)),
+        suspects=tuple(suspects),
+        unclaimable=tuple(unclaimable),
+        scanned=tried,
+        lost=tried - len(found),
+        error=error,
+    )
+
+
+def _queue_order(task: Task | Malformed) -> tuple[int, datetime]:
+    return (-task.priority, task.due_at) if isinstance(task, Task) else (-(2**63), EARLIEST)
+
+
+def _countable(attempts: object) -> bool:
+    return isinstance(attempts, int | float) and not isinstance(attempts, bool) and 0 <= attempts < 2**31 - 1
+
+
+def _sample(window: list[dict[str, Any]], limit: int, rng: random.Random) -> list[dict[str, Any]]:
+    return [window[i] for i in sorted(rng.sample(range(len(window)), limit))]
+
+
+def _next_scan(scan: Scan, window: list[dict[str, Any]], chosen: list[dict[str, Any]], taken: Claim) -> Scan:
+    if isinstance(taken.error, WriteError) and len(chosen) > 1:
+        return replace(scan, narrow=scan.narrow * 2)
+    if taken.error is not None and not isinstance(taken.error, WriteError):
+        return scan
+    passed = scan.after
+    for key, picked in zip(window, chosen, strict=False):
+        if key is not picked:
+            break
+        passed = key
+    crowded = taken.lost * 4 > len(chosen)
+    width = min(scan.width * 2, MAX_WIDTH) if crowded else max(scan.width // 2, 1)
+    return replace(scan, after=passed, width=width, narrow=max(scan.narrow // 2, 1))
+
+
+def _unstampable(chosen: list[dict[str, Any]], taken: Claim) -> tuple[Malformed, ...]:
+    if isinstance(taken.error, WriteError) and len(chosen) == 1 and not taken.tasks:
+        return (Malformed(id=chosen[0]["_id"], problem="cannot be stamped with a lease", lease=None),)
+    return ()

@@ -1,0 +1,80 @@
+"""Collections with the options every write and read here relies on, and the driver's errors in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from pymongo import ReadPreference, WriteConcern
+from pymongo.collection import Collection
+from pymongo.database import Database
+from pymongo.errors import (
+    BulkWriteError,
+    ConnectionFailure,
+    ExecutionTimeout,
+    OperationFailure,
+    PyMongoError,
+    WriteConcernError,
+)
+from pymongo.read_concern import ReadConcern
+
+from tidemill.documents import RAW, TASKS
+from tidemill.errors import MissingIndexError, UnavailableError
+
+Tasks: TypeAlias = Collection[Any]
+"""A collection of tasks, read as ``RawBSONDocument`` and written as plain dictionaries."""
+
+_BAD_VALUE = 2
+_NO_QUERY_EXECUTION_PLANS = 291
+_PASSING = frozenset({24, 64, 112, 262, 11601})  # lock, write concern, conflict, time limit, interrupted
+
+
+def majority(db: Database[Any]) -> Database[Any]:
+    """Return *db* with majority writes and reads from the primary, whatever its URI says."""
+    return db.with_options(
+        read_preference=ReadPreference.PRIMARY,
+        write_concern=WriteConcern(w="majority"),
+        read_concern=ReadConcern("local"),
+    )
+
+
+def open_tasks(db: Database[Any], name: str = TASKS) -> Tasks:
+    """Return the collection of tasks (or, by *name*, of dead letters), undecoded."""
+    return majority(db).get_collection(name, codec_options=RAW)
+
+
+@contextmanager
+def translated(collection: str = TASKS) -> Iterator[None]:
+    """Raise what the driver raises inside as an error of ours that shows no address.
+
+    Raises:
+        UnavailableError: MongoDB was not reached, or did not answer, in time.
+        MissingIndexError: A hinted index is not there.
+    """
+    try:
+        yield
+    except (ConnectionFailure, ExecutionTimeout) as error:
+        raise UnavailableError(f"MongoDB did not answer in time ({type(error).__name__})") from None
+    except OperationFailure as error:
+        if is_missing_index(error):
+            raise MissingIndexError(collection) from None
+        if _is_passing(error):
+            raise UnavailableError(f"MongoDB could not do it now (code {error.code})") from None
+        raise
+    except PyMongoError as error:
+        if error.timeout:
+            raise UnavailableError(f"MongoDB did not answer in time ({type(error).__name__})") from None
+        raise
+
+
+def is_missing_index(error: OperationFailure) -> bool:
+    """Tell whether *error* says that a hinted index does not exist."""
+    return error.code in (_BAD_VALUE, _NO_QUERY_EXECUTION_PLANS) and "hint" in str(error)
+
+
+def _is_passing(error: OperationFailure) -> bool:
+    if error.timeout or error.code in _PASSING or isinstance(error, WriteConcernError):
+        return True
+    in_bulk = isinstance(error, BulkWriteError) and bool(error.details.get("writeConcernErrors"))
+    return in_bulk or error.has_error_label("RetryableWriteError")

@@ -1,0 +1,68 @@
+"""New tasks: one insert each, made repeatable by the id (or the key) that the client chose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bson.raw_bson import RawBSONDocument
+from pymongo import ReturnDocument
+from pymongo.client_session import ClientSession
+from pymongo.errors import BulkWriteError, ConnectionFailure, DuplicateKeyError
+
+from tidemill import indexes
+from tidemill.store.collections import Tasks, translated
+
+_DUPLICATE_KEY = 11000
+
+
+def add(tasks: Tasks, documents: Sequence[dict[str, Any]], *, session: ClientSession | None = None) -> None:
+    """Insert *documents*, in order, with the ids they carry. Tried twice, so that a lost reply is no error.
+
+    Raises:
+        UnavailableError: Nothing is known of the effect; a part of several documents may be stored.
+        DuplicateKeyError: An id is taken (of pymongo: the ids are fresh ObjectIds).
+    """
+    with translated():
+        try:
+            tasks.insert_many(documents, session=session)
+        except ConnectionFailure:
+            if session is not None:  # the transaction is the caller's to repeat
+                raise
+            _add_again(tasks, documents)
+
+
+def add_once(tasks: Tasks, document: dict[str, Any], *, session: ClientSession | None = None) -> RawBSONDocument:
+    """Insert *document* unless its ``idempotency_key`` is held; return what is stored under that key.
+
+    One upsert that writes only on insert: a taken key raises nothing, so it aborts no caller's transaction.
+    """
+    with translated():
+        try:
+            return _upsert(tasks, document, session)
+        except (ConnectionFailure, DuplicateKeyError):
+            # A lost reply, or two first requests in the same instant: the key now answers for itself.
+            if session is not None:
+                raise
+            return _upsert(tasks, document, session)
+
+
+def _upsert(tasks: Tasks, document: dict[str, Any], session: ClientSession | None) -> RawBSONDocument:
+    key = document["idempotency_key"]
+    stored: RawBSONDocument = tasks.find_one_and_update(
+        {"idempotency_key": key},
+        {"$setOnInsert": {name: value for name, value in document.items() if name != "idempotency_key"}},
+        upsert=True,
+        return_document=ReturnDocument.AFTER,
+        hint=indexes.KEY,
+        session=session,
+    )
+    return stored
+
+
+def _add_again(tasks: Tasks, documents: Sequence[dict[str, Any]]) -> None:
+    try:
+        tasks.insert_many(documents, ordered=False)
+    except BulkWriteError as error:
+        if any(one["code"] != _DUPLICATE_KEY for one in error.details["writeErrors"]):
+            raise

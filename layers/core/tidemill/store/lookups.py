@@ -1,0 +1,57 @@
+"""One task by its id: looked up, or cancelled."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pymongo import ReturnDocument
+
+from tidemill.documents import read
+from tidemill.model import Malformed, Task, TaskId
+from tidemill.store.collections import Tasks, translated
+
+
+def get(tasks: Tasks, task_id: TaskId) -> Task | Malformed | None:
+    """Return the task, or ``None`` where no living task has this id."""
+    with translated():
+        raw = tasks.find_one({"_id": task_id})
+    return None if raw is None else read(raw)
+
+
+def cancel(
+    tasks: Tasks, task_id: TaskId, *, now: datetime, force: bool = False, source: str | None = None
+) -> Task | Malformed | None:
+    """Cancel a pending task, ask a processing one to stop, and return it as it then is.
+
+    With *force* a processing task loses its lease and is cancelled at once; what its worker still does is
+    refused. With *source* only a task of that caller is touched. ``None``: no such task is pending or
+    processing.
+    """
+    where: dict[str, Any] = {"_id": task_id, "status": {"$in": ["pending", "processing"]}}
+    if source is not None:
+        where["trace.source"] = source
+    stops = True if force else {"$eq": ["$status", "pending"]}
+    with translated():
+        raw = tasks.find_one_and_update(where, [_stopped(stops, now=now)], return_document=ReturnDocument.AFTER)
+    return None if raw is None else read(raw)
+
+
+def _stopped(stops: Any, *, now: datetime) -> dict[str, Any]:  # noqa: ANN401 - an aggregation expression
+    def either(stopped: Any, asked: Any) -> dict[str, Any]:  # noqa: ANN401
+        return {"$cond": [stops, stopped, asked]}
+
+    gone = "$$REMOVE"
+    return {
+        "$set": {
+            "status": either("cancelled", "$status"),
+            "updated_at": now,
+            "cancel_requested_at": {"$ifNull": ["$cancel_requested_at", now]},
+            "finished_at": either(now, "$finished_at"),
+            "retain_from": either(now, gone),
+            "next_retry_at": either(None, "$next_retry_at"),
+            "lease": either(gone, "$lease"),
+            "released_key": either({"$ifNull": ["$idempotency_key", gone]}, gone),
+            "idempotency_key": either(gone, {"$ifNull": ["$idempotency_key", gone]}),
+        }
+    }

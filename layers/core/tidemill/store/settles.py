@@ -1,0 +1,142 @@
+"""Giving a lease up: settle what ended, release what did not start, extend what goes on. All guarded by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
+
+from tidemill import indexes
+from tidemill.model import Lease, Task, TaskId
+from tidemill.settlement import Settlement, statements
+from tidemill.store.collections import Tasks, translated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of a batch of settlements.
+
+    ``lost``: the lease was taken away first, nothing was written. ``stuck``: the server refuses the write.
+    """
+
+    settled: tuple[Settlement, ...] = ()
+    lost: tuple[Settlement, ...] = ()
+    stuck: tuple[Settlement, ...] = ()
+
+
+def settle(
+    tasks: Tasks,
+    settlements: Sequence[Settlement],
+    *,
+    now: datetime,
+    expired_before: datetime | None = None,
+) -> Verdict:
+    """Record how leased attempts ended and give their leases up, in one bulk write.
+
+    A repeat is safe: what a first try already wrote is found by its token and counts as settled. With
+    *expired_before* only leases that ran out by then are touched.
+
+    Raises:
+        UnavailableError: Some, all or none were written; repeat it.
+    """
+    if not settlements:
+        return Verdict()
+    refused, matched = _write(tasks, settlements, now=now, expired_before=expired_before)
+    if refused and not settlements[0].bare:
+        slim = [replace(settlement, bare=True) for settlement in refused]
+        rest = settle(tasks, slim, now=now, expired_before=expired_before)
+        stuck, matched = rest.stuck, matched + len(rest.settled)
+    else:
+        stuck = tuple(refused)
+    tried = [one for one in settlements if not any(one.task is two.task for two in stuck)]
+    if matched == len(tried):
+        return Verdict(settled=tuple(tried), stuck=stuck)
+    mine = _settled_by(tasks, tried)
+    return Verdict(
+        settled=tuple(one for one in tried if _is_mine(one, mine)),
+        lost=tuple(one for one in tried if not _is_mine(one, mine)),
+        stuck=stuck,
+    )
+
+
+def release(tasks: Tasks, held: Sequence[Task], *, now: datetime) -> int:
+    """Give back claims that did not start, attempts refunded; return how many still were ours to give."""
+    tokens = sorted({task.lease.token for task in held if task.lease is not None})
+    with translated():
+        return tasks.update_many(
+            {"_id": {"$in": [task.id for task in held]}, "lease.token": {"$in": tokens}}, _released(now)
+        ).matched_count
+
+
+def release_unseen(tasks: Tasks, *, owner: str, tokens: Sequence[str], started: Sequence[TaskId], now: datetime) -> int:
+    """Give back what carries one of *tokens* of *owner* and was not *started*: stamps that were never read back."""
+    with translated():
+        return tasks.update_many(
+            {
+                "status": "processing",
+                "lease.owner": owner,
+                "lease.token": {"$in": list(tokens)},
+                "_id": {"$nin": list(started)},
+            },
+            _released(now),
+            hint=indexes.OWNERS,
+        ).matched_count
+
+
+def extend(tasks: Tasks, held: Sequence[Task], *, until: datetime) -> list[Task]:
+    """Move the end of leases to *until*, also of one that ran out and nobody took; return those that were lost."""
+    leases = [(task, task.lease) for task in held if task.lease is not None]
+    with translated():
+        moved = tasks.bulk_write(
+            [UpdateOne(_guard(task.id, lease), {"$set": {"lease.expires_at": until}}) for task, lease in leases],
+            ordered=False,
+        ).matched_count
+        if moved == len(leases):
+            return []
+        return [task for task, lease in leases if tasks.find_one(_guard(task.id, lease), {"_id": 1}) is None]
+
+
+def _write(
+    tasks: Tasks, settlements: Sequence[Settlement], *, now: datetime, expired_before: datetime | None
+) -> tuple[list[Settlement], int]:
+    operations: list[UpdateOne] = []
+    owner: list[Settlement] = []
+    for settlement in settlements:
+        for where, update in statements(settlement, now=now, expired_before=expired_before):
+            operations.append(UpdateOne(where, update))
+            owner.append(settlement)
+    with translated():
+        try:
+            return [], tasks.bulk_write(operations, ordered=False).matched_count
+        except BulkWriteError as error:
+            refused = {id(owner[one["index"]]) for one in error.details["writeErrors"]}
+            if not refused:
+                raise
+            return [one for one in settlements if id(one) in refused], error.details["nMatched"]
+
+
+def _settled_by(tasks: Tasks, settlements: Sequence[Settlement]) -> list[tuple[Any, Any]]:
+    with translated():
+        found = tasks.find({"_id": {"$in": [one.task.id for one in settlements]}}, {"settled_by": 1})
+        return [(raw["_id"], raw.get("settled_by")) for raw in found]
+
+
+def _is_mine(settlement: Settlement, settled_by: list[tuple[Any, Any]]) -> bool:
+    lease = settlement.task.lease
+    return lease is not None and (settlement.task.id, lease.token) in settled_by
+
+
+def _released(now: datetime) -> dict[str, Any]:
+    return {
+        "$set": {"status": "pending", "updated_at": now},
+        "$unset": {"lease": ""},
+        "$inc": {"attempts": -1},
+    }
+
+
+def _guard(task_id: TaskId, lease: Lease) -> dict[str, Any]:
+    return {"_id": task_id, "lease.token": lease.token}

@@ -1,0 +1,174 @@
+"""Decide where a request may go, by the addresses that are then connected to.
+
+Names are resolved once and every address of the answer is judged; the connection uses those addresses and
+never the name, so a name that changes its answer (DNS rebinding) gains nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from threading import Thread
+from typing import TypeVar
+
+from tasks._url import Target, canonical_host
+from tidemill import Fail, SettingsError
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+Resolver = Callable[[str], Sequence[str]]
+T = TypeVar("T")
+
+# IANA special-purpose registries, and multicast. Not `is_global`: its answers differ between Python releases.
+_SPECIAL = tuple(
+    ip_network(text)
+    for text in (
+        "0.0.0.0/8",  # this network
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # carrier-grade NAT
+        "127.0.0.0/8",  # loopback
+        "169.254.0.0/16",  # link-local: metadata and credentials in clouds, Lambda's runtime API
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # protocol assignments
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # 6to4 relays
+        "192.168.0.0/16",  # private
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, broadcast
+        "2001::/23",  # protocol assignments, Teredo
+        "2001:db8::/32",  # documentation
+        "3fff::/20",  # documentation
+    )
+)
+_GLOBAL_V6 = IPv6Network("2000::/3")
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+
+def resolve(host: str) -> list[str]:
+    """Ask the system for the addresses of *host*.
+
+    Raises:
+        OSError: There is no answer.
+    """
+    answer = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return [str(sockaddr[0]) for *_, sockaddr in answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A target and the addresses that were found fit to serve it, in the order to try them."""
+
+    target: Target
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Egress:
+    """What a deployment lets its tasks reach.
+
+    Attributes:
+        hosts: Exact names and ``*.suffix`` patterns (of any depth, without the suffix itself); none
+            means any host.
+        networks: Networks that may be reached although they are not public.
+        resolve: Takes a name, returns addresses, raises `OSError`.
+    """
+
+    hosts: tuple[str, ...] = ()
+    networks: tuple[Network, ...] = ()
+    resolve: Resolver = resolve
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Egress:
+        """Read WEBHOOK_ALLOWED_HOSTS and WEBHOOK_ALLOWED_NETWORKS, both comma-separated.
+
+        Raises:
+            SettingsError: One of them cannot be read.
+        """
+        return cls(
+            hosts=_listed(environ, "WEBHOOK_ALLOWED_HOSTS", _host_pattern),
+            networks=_listed(environ, "WEBHOOK_ALLOWED_NETWORKS", ip_network),
+        )
+
+    def route(self, target: Target, *, timeout: float) -> Route:
+        """Find the addresses to connect to; *timeout* is in seconds.
+
+        Raises:
+            Fail: The host, or one of its addresses, is not allowed.
+            OSError: The name could not be resolved; `TimeoutError`: not in time.
+        """
+        if not self._allows_host(target.host):
+            raise Fail(f"{target.host} is not among the allowed hosts", code="refused")
+        addresses = tuple(dict.fromkeys(self._look_up(target.host, timeout=timeout)))
+        if not addresses:
+            raise OSError("no address")
+        if not all(self._allows_address(ip_address(address)) for address in addresses):
+            raise Fail(f"{target.host} leads to an address that is not allowed", code="refused")
+        return Route(target=target, addresses=addresses)
+
+    def _allows_host(self, host: str) -> bool:
+        return not self.hosts or any(
+            host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
+            for pattern in self.hosts
+        )
+
+    def _allows_address(self, address: Address) -> bool:
+        forms = (address, _embedded(address))
+        return is_public(address) or any(form in network for network in self.networks for form in forms)
+
+    def _look_up(self, host: str, *, timeout: float) -> Sequence[str]:
+        try:
+            return [str(ip_address(host))]
+        except ValueError:
+            return _within(timeout, lambda: self.resolve(host))
+
+
+def is_public(address: Address) -> bool:
+    """Tell whether *address*, and an IPv4 address inside it, belong to the public Internet."""
+    inner = _embedded(address)
+    if isinstance(inner, IPv6Address) and inner not in _GLOBAL_V6:
+        return False
+    return not any(inner in network for network in _SPECIAL)
+
+
+def _embedded(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 one (mapped, 6to4, NAT64) stands for, or *address* itself."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address.ipv4_mapped or address.sixtofour or address
+
+
+def _within(timeout: float, look_up: Callable[[], Sequence[str]]) -> Sequence[str]:
+    """Run *look_up*, which takes no timeout of its own, in a thread that is left behind when it is late."""
+    answer: Future[Sequence[str]] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(look_up())
+        except OSError as error:
+            answer.set_exception(error)
+
+    Thread(target=run, name="webhook-dns", daemon=True).start()
+    return answer.result(timeout)
+
+
+def _listed(environ: Mapping[str, str], name: str, parse: Callable[[str], T]) -> tuple[T, ...]:
+    value = environ.get(name, "")
+    if not value:
+        return ()
+    try:
+        return tuple(parse(entry.strip()) for entry in value.split(","))
+    except ValueError:
+        raise SettingsError(f"{name} holds an entry that cannot be read") from None
+
+
+def _host_pattern(text: str) -> str:
+    wildcard = "*." if text.startswith("*.") else ""
+    return wildcard + canonical_host(text.removeprefix(wildcard))

@@ -1,0 +1,76 @@
+"""What an answer to a webhook, or its absence, means for the task. Messages name the host, never the URL."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from http.client import HTTPException
+from ssl import SSLError
+
+from tasks._exchange import Reply
+from tidemill import Fail, Retry
+
+MAX_RETRY_AFTER = timedelta(hours=24)
+_MAX_DIGITS = 9  # more seconds than any cap, and short enough for int()
+
+
+def judge(host: str, reply: Reply, *, now: datetime) -> None:
+    """Return if *reply* is a success.
+
+    Raises:
+        Retry: 5xx or 429; not before what ``Retry-After`` asks for.
+        Fail: Anything else.
+    """
+    message, code = f"{host} answered {reply.status}", f"http_{reply.status}"
+    match reply.status // 100, reply.status:
+        case 2, _:
+            return
+        case (5, _) | (_, HTTPStatus.TOO_MANY_REQUESTS):
+            raise Retry(message, after=retry_after(reply.retry_after, now=now), code=code)
+        case _:
+            raise Fail(message, code=code)
+
+
+@contextmanager
+def no_answer_is_retried(host: str) -> Iterator[None]:
+    """Turn what goes wrong between here and *host* into a retry.
+
+    The causes are cut off: they can quote what the server sent.
+    """
+    try:
+        yield
+    except TimeoutError:
+        raise Retry(f"{host} did not answer in time", code="timeout") from None
+    except socket.gaierror:
+        raise Retry(f"{host} was not found by name", code="dns") from None
+    except SSLError as error:
+        raise Retry(f"{host} offers no trusted connection ({type(error).__name__})", code="tls") from None
+    except (OSError, HTTPException) as error:
+        raise Retry(f"{host} gave no answer ({type(error).__name__})", code="connection") from None
+
+
+def retry_after(value: str | None, *, now: datetime) -> timedelta | None:
+    """Read a ``Retry-After`` header, in seconds or as a date; at most 24 hours.
+
+    ``None``, which leaves the wait to the retry policy, if it is absent, cannot be read, or asks for no
+    wait: a server that keeps saying "now" must not make a hot loop.
+    """
+    text = (value or "").strip()
+    wait = _seconds(text) if text.isdecimal() and text.isascii() else _until(text, now=now)
+    return min(wait, MAX_RETRY_AFTER) if wait > timedelta(0) else None
+
+
+def _seconds(digits: str) -> timedelta:
+    return timedelta(seconds=int(digits)) if len(digits) <= _MAX_DIGITS else MAX_RETRY_AFTER
+
+
+def _until(date: str, *, now: datetime) -> timedelta:
+    try:
+        then = parsedate_to_datetime(date)
+    except (ValueError, OverflowError):
+        return timedelta(0)
+    return (then if then.tzinfo else then.replace(tzinfo=UTC)) - now

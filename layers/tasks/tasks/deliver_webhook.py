@@ -1,0 +1,168 @@
+"""Tell another system, by an HTTP POST, that something happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from ssl import SSLContext
+from typing import Any
+from urllib.parse import urljoin
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+
+from tasks._egress import Egress
+from tasks._exchange import Deadline, Reply, default_tls, post
+from tasks._signature import signature, signing_key
+from tasks._url import Target, parse_url
+from tasks._verdict import judge, no_answer_is_retried
+from tidemill import Fail, TaskContext, task
+
+MAX_REDIRECTS = 3
+MARGIN_SEC = 1.0  # of the task's own time, kept for reporting how it ended
+
+_METHOD_KEEPING_REDIRECTS = frozenset({307, 308})
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_HEADER_VALUE = re.compile(r"[\t -~]{0,4096}")
+_OUR_HEADERS = re.compile(
+    r"host|content-(?:length|type|encoding)|transfer-encoding|connection|keep-alive|te|trailer|upgrade|expect"
+    r"|accept-encoding|user-agent|proxy-.*|webhook-.*",
+    re.IGNORECASE,
+)
+
+
+class Webhook(BaseModel):
+    """What to deliver, and where."""
+
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+    url: str = Field(max_length=2048)
+    """An http or https URL, without credentials, of a host that the deployment allows."""
+
+    body: JsonValue = Field(default_factory=dict)
+    """Any JSON value; it is sent as `application/json`."""
+
+    headers: dict[str, str] = Field(default_factory=dict, max_length=20)
+    """Further headers. They are left out once a redirect leads to another scheme, host or port."""
+
+    timeout_sec: float = Field(default=10, gt=0, le=30, allow_inf_nan=False)
+    """Seconds for all of it: name, connection, redirects, answer."""
+
+    @field_validator("body")
+    @classmethod
+    def _is_json(cls, body: JsonValue) -> JsonValue:
+        json.dumps(body, allow_nan=False)
+        return body
+
+    @field_validator("headers")
+    @classmethod
+    def _may_be_given(cls, headers: dict[str, str]) -> dict[str, str]:
+        if not all(_HEADER_NAME.fullmatch(name) for name in headers):
+            raise ValueError("a header's name is a token of up to 128 characters")
+        if not all(_HEADER_VALUE.fullmatch(value) for value in headers.values()):
+            raise ValueError("a header's value is up to 4096 printable ASCII characters")
+        if any(_OUR_HEADERS.fullmatch(name) for name in headers):
+            raise ValueError("a header that the delivery sets itself cannot be given")
+        if len({name.lower() for name in headers}) < len(headers):
+            raise ValueError("a header is given twice")
+        return headers
+
+
+@task("deliver_webhook", timeout=30, http=True)
+def deliver_webhook(payload: Webhook, ctx: TaskContext) -> dict[str, Any]:
+    """POST the body; return the status and the milliseconds it took.
+
+    It carries ``Webhook-Id`` (the task's id, the same for each attempt, for the receiver to deduplicate by),
+    ``Webhook-Timestamp`` (Unix seconds), ``Webhook-Attempt`` (from 1) and, where WEBHOOK_SECRET is set,
+    ``Webhook-Signature``: ``v1,`` and the base64 of HMAC-SHA256 over ``<id>.<timestamp>.<body>``.
+
+    Raises:
+        Retry: 5xx, 429, no connection, or no answer in time; not before what ``Retry-After`` asks for.
+        Fail: Any other status, or a host that is not allowed.
+        SettingsError: A WEBHOOK_ variable cannot be read.
+    """
+    return deliver(payload, ctx, sender=Sender.from_env(os.environ))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """How a deployment delivers.
+
+    Attributes:
+        egress: Where to.
+        key: What signs; ``None`` for no signature.
+        tls: Whose certificates are trusted.
+    """
+
+    egress: Egress
+    key: bytes | None = field(default=None, repr=False)
+    tls: SSLContext = field(default_factory=default_tls)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Sender:
+        """Read WEBHOOK_ALLOWED_HOSTS, WEBHOOK_ALLOWED_NETWORKS and WEBHOOK_SECRET.
+
+        Raises:
+            SettingsError: One of them cannot be read.
+        """
+        return cls(egress=Egress.from_env(environ), key=signing_key(environ))
+
+
+def deliver(payload: Webhook, ctx: TaskContext, *, sender: Sender) -> dict[str, Any]:
+    """Do what `deliver_webhook` says, as *sender* does it."""
+    started = time.monotonic()
+    budget = min(payload.timeout_sec, ctx.remaining().total_seconds() - MARGIN_SEC)
+    host, reply = _send(payload, ctx, sender=sender, deadline=Deadline.after(budget))
+    judge(host, reply, now=datetime.now(UTC))
+    return {"status": reply.status, "duration_ms": round((time.monotonic() - started) * 1000)}
+
+
+def _send(payload: Webhook, ctx: TaskContext, *, sender: Sender, deadline: Deadline) -> tuple[str, Reply]:
+    """Post, also to where redirects lead, and return the last host and its reply."""
+    body = json.dumps(payload.body, separators=(",", ":")).encode()
+    own = _own_headers(ctx, body, key=sender.key)
+    headers = payload.headers | own
+    url, target = payload.url, parse_url(payload.url)
+    for _ in range(1 + MAX_REDIRECTS):
+        with no_answer_is_retried(target.host):
+            route = sender.egress.route(target, timeout=deadline.left())
+            reply = post(route, headers=headers, body=body, deadline=deadline, tls=sender.tls)
+        if reply.status not in _METHOD_KEEPING_REDIRECTS or reply.location is None:
+            return target.host, reply
+        origin = target.origin
+        url, target = _redirected(url, target, to=reply.location)
+        if target.origin != origin:
+            headers = own  # what was given for one party, a token perhaps, is not for another
+    raise Fail(f"{target.host} came after more than {MAX_REDIRECTS} redirects", code="redirect")
+
+
+def _redirected(url: str, target: Target, *, to: str) -> tuple[str, Target]:
+    """Return where *to*, from an answer of *target*, leads; it has yet to be checked like any other."""
+    try:
+        url = urljoin(url, to)
+    except ValueError:
+        raise Fail(f"{target.host} redirects to what is not a url", code="redirect") from None
+    following = parse_url(url)
+    if target.scheme == "https" and following.scheme == "http":
+        raise Fail(f"{target.host} redirects to an insecure connection", code="redirect")
+    return url, following
+
+
+def _own_headers(ctx: TaskContext, body: bytes, *, key: bytes | None) -> dict[str, str]:
+    message_id, timestamp = str(ctx.task_id), int(time.time())
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "tidemill",
+        "Webhook-Id": message_id,
+        "Webhook-Timestamp": str(timestamp),
+        "Webhook-Attempt": str(ctx.attempt),
+    }
+    if key is not None:
+        headers["Webhook-Signature"] = signature(key, message_id=message_id, timestamp=timestamp, body=body)
+    return headers

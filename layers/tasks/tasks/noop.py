@@ -1,0 +1,12 @@
+"""A task that costs nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemill import TaskContext, task
+
+
+@task("noop", http=True)
+def noop(payload: dict[str, Any], ctx: TaskContext) -> None:
+    """Do nothing; that it ends as done proves that the queue works."""
