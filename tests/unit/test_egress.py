@@ -1,4 +1,4 @@
-"""Where a webhook may go: how URLs are read, which addresses are reachable, what the environment says."""
+"""Where a webhook may go: which addresses are reachable, what the environment says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from tasks._egress import Egress, Route, is_public
-from tasks._url import Target, parse_url
+from tasks._url import parse_url
 from tidemill import Fail, SettingsError
 
 PUBLIC = "93.184.216.34"
@@ -24,94 +24,6 @@ def answering(*addresses: str, hosts: tuple[str, ...] = (), networks: tuple[str,
 
 def route(egress: Egress, url: str) -> Route:
     return egress.route(parse_url(url), timeout=5)
-
-
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("http://example.com", Target(scheme="http", host="example.com", port=80, path="/")),
-        ("HTTPS://EXAMPLE.com./a?b=c#d", Target(scheme="https", host="example.com", port=443, path="/a?b=c")),
-        ("https://example.com:8443?x", Target(scheme="https", host="example.com", port=8443, path="/?x")),
-        ("http://[2606:4700::0:1]/", Target(scheme="http", host="2606:4700::1", port=80, path="/")),
-        ("http://8.8.8.8.:81/", Target(scheme="http", host="8.8.8.8", port=81, path="/")),
-        ("http://a_b.xn--bcher-kva.example/", Target(scheme="http", host="a_b.xn--bcher-kva.example", port=80, path="/")),
-    ],
-)  # fmt: skip
-def test_a_url_is_read_in_one_way(url: str, expected: Target) -> None:
-    assert parse_url(url) == expected
-
-
-@pytest.mark.parametrize(
-    ("url", "authority"),
-    [
-        ("http://example.com:80/", "example.com"),
-        ("https://example.com:80/", "example.com:80"),
-        ("https://[::1]:443/", "[::1]"),
-        ("http://[::1]:8080/", "[::1]:8080"),
-    ],
-)
-def test_the_host_header_names_a_port_that_is_not_the_usual_one(url: str, authority: str) -> None:
-    assert parse_url(url).authority == authority
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "example.com",
-        "//example.com/",
-        "http:example.com",
-        "http:///path",
-        "ftp://example.com/",
-        "file:///etc/passwd",
-        "gopher://127.0.0.1:6379/_FLUSHALL",
-        "http://user:secret@example.com/",
-        "http://example.com@127.0.0.1/",
-        "http://127.0.0.1\\@example.com/",
-        "http://example.com:0/",
-        "http://example.com:65536/",
-        "http://example.com:-1/",
-        "http://example.com:80:80/",
-        "http://example.com:٨٠/",
-        "http://exa mple.com/",
-        "http://example.com/a b",
-        "http://example.com/\r\nX-Injected: 1",
-        "http://exam\tple.com/",
-        "http://bücher.example/",
-        "http://①②⑦.⓪.⓪.①/",
-        "http://127。0。0。1/",
-        "http://127%2e0.0.1/",
-        "http://example..com/",
-        "http://.example.com/",
-        "http://-a.example/",
-        f"http://{'a' * 64}.example/",
-        f"http://{'a.' * 127}example/",
-        "http://2130706433/",
-        "http://0x7f000001/",
-        "http://017700000001/",
-        "http://0x7f.1/",
-        "http://127.1/",
-        "http://127.0.1/",
-        "http://0177.0.0.1/",
-        "http://127.0.0.0x1/",
-        "http://127.0.0.1.0/",
-        "http://256.0.0.1/",
-        "http://0/",
-        "http://[::1/",
-        "http://[::1]x/",
-        "http://x[::1]/",
-        "http://[fe80::1%25eth0]/",
-        "http://[::g]/",
-        "http://::1/",
-    ],
-)
-def test_a_url_that_could_be_read_otherwise_is_refused_and_not_repeated(url: str) -> None:
-    with pytest.raises(Fail) as caught:
-        parse_url(url)
-
-    assert caught.value.code == "bad_url"
-    assert not url or url not in str(caught.value)
-    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +102,9 @@ def test_a_public_address_is_reachable(address: str) -> None:
     assert route(answering(address), "https://hooks.example/").addresses == (address,)
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1/", "http://[::1]/", "http://[::ffff:127.0.0.1]/", "http://10.0.0.1./"])
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1/", "http://[::1]/", "http://[::ffff:127.0.0.1]/", "http://10.0.0.1./"]
+)
 def test_an_address_in_the_url_is_judged_like_one_that_was_resolved(url: str) -> None:
     with pytest.raises(Fail) as caught:
         route(answering(PUBLIC), url)
@@ -260,16 +174,21 @@ def test_a_resolver_that_hangs_is_left_behind() -> None:
 
 
 def test_the_system_resolver_is_the_default() -> None:
-    assert "127.0.0.1" in Egress(networks=(ip_network("0.0.0.0/0"), ip_network("::/0"))).route(
-        parse_url("http://localhost/"), timeout=5
-    ).addresses  # fmt: skip
+    assert (
+        "127.0.0.1"
+        in Egress(networks=(ip_network("0.0.0.0/0"), ip_network("::/0")))
+        .route(parse_url("http://localhost/"), timeout=5)
+        .addresses
+    )
 
 
 def test_the_environment_lists_hosts_and_networks() -> None:
-    egress = Egress.from_env({
-        "WEBHOOK_ALLOWED_HOSTS": "Hooks.Example., *.partner.example,10.0.0.1",
-        "WEBHOOK_ALLOWED_NETWORKS": "127.0.0.0/8, 10.0.0.1,fd00::/8",
-    })
+    egress = Egress.from_env(
+        {
+            "WEBHOOK_ALLOWED_HOSTS": "Hooks.Example., *.partner.example,10.0.0.1",
+            "WEBHOOK_ALLOWED_NETWORKS": "127.0.0.0/8, 10.0.0.1,fd00::/8",
+        }
+    )
 
     assert egress.hosts == ("hooks.example", "*.partner.example", "10.0.0.1")
     assert [str(network) for network in egress.networks] == ["127.0.0.0/8", "10.0.0.1/32", "fd00::/8"]
@@ -279,11 +198,19 @@ def test_the_environment_lists_hosts_and_networks() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("WEBHOOK_ALLOWED_HOSTS", value) for value in (" ", ",", "a.example,", "*", "*.", "*.*.a.example", "a*.example")),
-        *(("WEBHOOK_ALLOWED_HOSTS", value) for value in ("https://a.example", "a.example:443", "a.example/x", "127.1", "bücher.example")),
-        *(("WEBHOOK_ALLOWED_NETWORKS", value) for value in (" ", ",", "10.0.0.1/8", "10.0.0.0/33", "10.0.0.0/8;fd00::/8", "private")),
+        *(
+            ("WEBHOOK_ALLOWED_HOSTS", value)
+            for value in (
+                *(" ", ",", "a.example,", "*", "*.", "*.*.a.example", "a*.example", "127.1", "bücher.example"),
+                *("https://a.example", "a.example:443", "a.example/x"),
+            )
+        ),
+        *(
+            ("WEBHOOK_ALLOWED_NETWORKS", value)
+            for value in (" ", ",", "10.0.0.1/8", "10.0.0.0/33", "10.0.0.0/8;fd00::/8", "private")
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_malformed_variable_is_named_and_not_shown(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"^{name} holds an entry that cannot be read$"):
         Egress.from_env({name: value})

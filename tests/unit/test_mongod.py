@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,10 +22,18 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from tidemill.testing import Mongod, MongodNotFoundError, MongodStartError, NotLoopbackError, mongod
+from tidemill.testing import (
+    Mongod,
+    MongodNotFoundError,
+    MongodStartError,
+    NotLoopbackError,
+    _mongod_guard,
+    mongod,
+)
 from tidemill.testing._mongod_guard import (
     PORTS_TO_TRY,
     Guard,
+    Listening,
     NotStarted,
     Running,
     free_ports,
@@ -66,7 +75,7 @@ def test_it_is_a_replica_set_on_loopback_that_runs_transactions_whatever_mongodb
 @pytest.mark.parametrize(("parameter", "value"), [("ttlMonitorSleepSecs", 1), ("enableTestCommands", True)])
 def test_it_is_set_up_for_tests(server: Mongod, parameter: str, value: object) -> None:
     with client(server.uri) as connected:
-        assert connected.admin.command("getParameter", 1, **{parameter: 1})[parameter] == value
+        assert connected.admin.command({"getParameter": 1, parameter: 1})[parameter] == value
 
 
 def test_a_standalone_is_no_replica_set_and_is_started_even_if_a_server_was_given(
@@ -117,7 +126,7 @@ class Trace:
     ],
 )
 def test_however_its_process_ends_nothing_is_left(body: str, sent: signal.Signals | None, status: int) -> None:
-    with child(f"with Mongod() as server:\n    tell(server)\n    {body}") as process:
+    with child(f"with Mongod(standalone=True) as server:\n    tell(server)\n    {body}") as process:
         trace = trace_of(process)
         let_go(process)
         if sent:
@@ -127,11 +136,20 @@ def test_however_its_process_ends_nothing_is_left(body: str, sent: signal.Signal
         eventually(trace.is_gone)
 
 
+def test_one_that_is_never_stopped_goes_with_its_process() -> None:
+    with child("server = Mongod(standalone=True)\nserver.start()\ntell(server)") as process:
+        trace = trace_of(process)
+        let_go(process)
+
+        assert process.wait(timeout=10) == 0
+        eventually(trace.is_gone)
+
+
 def test_ctrl_c_leaves_it_alone_until_its_process_is_done_with_it() -> None:
     body = """
 with Mongod() as server, MongoClient(server.uri) as client:
-    tell(server)
     try:
+        tell(server)
         time.sleep(60)
     except KeyboardInterrupt:
         time.sleep(0.1)
@@ -152,7 +170,7 @@ def test_a_forked_child_can_neither_stop_it_nor_keep_it() -> None:
 with Mongod() as server:
     if os.fork() == 0:
         sys.exit()
-    os.wait()
+    assert os.wait()[1] == 0
     tell(server)
     if os.fork() == 0:
         time.sleep(60)
@@ -185,6 +203,34 @@ def test_a_process_that_ends_while_it_starts_one_leaves_nothing(tmp_path: Path, 
         eventually(trace.is_gone)
 
 
+LISTENING = "echo Waiting for connections; exec sleep 60"
+
+
+def test_stopping_it_does_not_wait_for_others_that_hold_its_pipe(tmp_path: Path) -> None:
+    guard = Guard(str(tmp_path), [str(fake_mongod(tmp_path, LISTENING))])
+    listening = guard.report()
+    assert isinstance(listening, Listening)
+    other = os.dup(guard.pipe)
+
+    guard.release()
+
+    assert not exists(listening.pid)
+    os.close(other)
+
+
+def test_the_guard_survives_the_signals_that_end_other_processes(tmp_path: Path) -> None:
+    fake = fake_mongod(tmp_path, LISTENING)
+    guard = Guard(str(tmp_path), [str(fake)])
+    assert isinstance(guard.report(), Listening)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        guard.process.send_signal(number)
+    guard.release()
+
+    assert guard.process.returncode == 0
+    assert list(tmp_path.iterdir()) == [fake]
+
+
 def test_one_that_was_killed_is_cleaned_up_and_stopping_twice_does_nothing() -> None:
     server = Mongod(standalone=True)
     server.start()
@@ -192,7 +238,7 @@ def test_one_that_was_killed_is_cleaned_up_and_stopping_twice_does_nothing() -> 
     with client(server.uri) as connected:
         folder = folder_of(connected)
     os.kill(server.pid, signal.SIGKILL)
-    eventually(lambda: not alive(server.pid))
+    eventually(lambda: not exists(server.pid))
 
     server.stop()
     server.stop()
@@ -324,6 +370,26 @@ def test_a_mongod_that_ends_at_once_is_quoted(tmp_path: Path) -> None:
         Mongod(binary=fake).start()
 
 
+def test_a_mongod_that_never_listens_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_mongod_guard, "START_WITHIN_SEC", 0)
+    fake = fake_mongod(tmp_path, "exec sleep 60")
+
+    outcome = launch([str(fake)], tmp_path, ports=free_ports(), released=not_released)
+
+    assert outcome == NotStarted(code=None, log="")
+
+
+def test_a_mongod_that_becomes_no_primary_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mongod, "PRIMARY_WITHIN_SEC", 0.1)
+    pid = tmp_path / "pid"
+    fake = fake_mongod(tmp_path, f"echo $$ > {pid}; {LISTENING}")
+
+    with pytest.raises(MongodStartError, match="did not become a primary"):
+        Mongod(binary=fake).start()
+
+    assert not exists(int(pid.read_text()))
+
+
 def test_a_mongod_that_is_no_program_is_reported(tmp_path: Path) -> None:
     with pytest.raises(MongodStartError, match="No such file"):
         Mongod(binary=tmp_path / "mongod").start()
@@ -338,12 +404,28 @@ def test_a_guard_that_breaks_is_quoted(tmp_path: Path) -> None:
     assert "FileNotFoundError" in outcome.log
 
 
+def test_a_guard_that_cannot_be_started_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(_mongod_guard._held)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+    with pytest.raises(FileNotFoundError):
+        Guard(str(tmp_path), ["mongod"])
+
+    assert before == _mongod_guard._held
+
+
 def test_the_quoted_end_of_a_log_leaves_out_what_is_merely_information() -> None:
     told = '{"s":"E", "msg":"no disk"}'
     assert telling("\n".join([told, *['{"s":"I", "msg":"bye"}'] * 20])) == told
 
 
-# Its port
+# Its place
+
+
+def test_it_lives_on_disk_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mongod, "ROOM_IN_MEMORY", 2**60)
+
+    assert mongod.parent_folder() == tempfile.gettempdir()
 
 
 def test_a_port_that_somebody_took_meanwhile_is_given_up_for_another(tmp_path: Path) -> None:
@@ -427,15 +509,20 @@ def folder_of(connected: MongoClient[dict[str, Any]]) -> Path:
     return folder
 
 
-def alive(pid: int | None) -> bool:
+def alive(pid: int) -> bool:
+    """Say whether *pid* runs; a zombie, which an init that is no init may leave, does not."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    return exists(pid)
+
+
+def exists(pid: int | None) -> bool:
     assert pid
     try:
         os.kill(pid, 0)
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()  # a zombie waits for a lazy init
     except ProcessLookupError:
         return False
-    except FileNotFoundError:
-        return sys.platform != "linux"
+    return True
 
 
 def eventually(condition: Callable[[], bool]) -> None:

@@ -5,25 +5,43 @@ from __future__ import annotations
 import socket
 import socketserver
 import ssl
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_network
 from threading import Event, Thread
-from typing import Any, ClassVar
+from typing import Any, TypeVar
+
+import pytest
+from bson import ObjectId
+
+from tasks._egress import Egress
+from tasks.deliver_webhook import Sender, Webhook, deliver
+from tidemill import Fail, Retry, TaskContext
+
+Talk = Callable[[socket.socket, Event], None]
+E = TypeVar("E", bound=Retry | Fail)
 
 
-@dataclass(frozen=True)
-class FakeContext:
-    """What a delivery uses of a task's context."""
+def context(*, attempt: int = 1, left: timedelta = timedelta(hours=1)) -> TaskContext:
+    """Return the context of an attempt that has *left* to run."""
+    deadline = time.monotonic() + left.total_seconds()
+    return TaskContext(task_id=TASK_ID, attempt=attempt, is_last_attempt=False, deadline=deadline)
 
-    task_id: str = "665f1c2ab8d1e2f3a4b5c6d7"
-    attempt: int = 1
-    left: timedelta = timedelta(seconds=30)
 
-    def remaining(self) -> timedelta:
-        return self.left
+TASK_ID = ObjectId("665f1c2ab8d1e2f3a4b5c6d7")
+CTX = context()
+LOOPBACK = Sender(egress=Egress(networks=(ip_network("127.0.0.0/8"),)))
+
+
+def refusal(error: type[E], url: str, *, sender: Sender = LOOPBACK, **payload: Any) -> E:
+    """Deliver, and return the *error* that comes of it."""
+    with pytest.raises(error) as caught:
+        deliver(Webhook(url=url, **payload), CTX, sender=sender)
+    return caught.value
 
 
 @dataclass(frozen=True)
@@ -81,7 +99,7 @@ def receiver(
 
 
 @contextmanager
-def raw_receiver(talk: Callable[[socket.socket, Event], Any]) -> Iterator[Receiver]:
+def raw_receiver(talk: Talk) -> Iterator[Receiver]:
     """Call *talk* with each connection, and an event that is set when the block ends."""
     over = Event()
 
@@ -89,11 +107,27 @@ def raw_receiver(talk: Callable[[socket.socket, Event], Any]) -> Iterator[Receiv
         def handle(self) -> None:
             talk(self.request, over)
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server, _running(server):
+    with _RawServer(("127.0.0.1", 0), Handler) as server, _running(server):
         try:
             yield Receiver(port=server.server_address[1])
         finally:
             over.set()
+
+
+def silent(_conn: socket.socket, over: Event) -> None:
+    """Accept and say nothing."""
+    over.wait()
+
+
+def dripping(start: bytes) -> Talk:
+    """Say *start*, then one byte after the other."""
+
+    def talk(conn: socket.socket, over: Event) -> None:
+        conn.sendall(start)
+        while not over.wait(0.02):
+            conn.sendall(b"x")
+
+    return talk
 
 
 @contextmanager
@@ -117,10 +151,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size: ClassVar[int] = 16
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: clients that refuse a certificate or hang up early are what is tested."""
+
+
+class _RawServer(socketserver.ThreadingTCPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing, as above."""
 
 
 @contextmanager

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from tidemill.model import Cancelled, Failed, Failure, Snoozed, Task
+from tidemill.model import Cancelled, Failed, Failure, Reason, Snoozed, Task
 
 UNKNOWN_NAME_PATIENCE = timedelta(minutes=10)
 UNKNOWN_NAME_SNOOZE = timedelta(seconds=15)
+EXPIRED = "it was not started before its expires_at"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ def _refusal(task: Task, limits: Limits, *, now: datetime) -> Failed | Snoozed |
     if task.cancel_requested_at is not None:
         return Cancelled()
     if task.expires_at is not None and task.expires_at <= now:
-        return _failed("expired", "it was not started before its expires_at")
+        return _failed("expired", EXPIRED)
     if task.attempts - 1 > limits.max_retries:
         return _failed("exhausted", f"it had used its {limits.max_retries} retries before this claim")
     if not limits.known:
@@ -76,5 +77,5 @@ def _unknown(task: Task, *, now: datetime) -> Failed | Snoozed:
     return _failed("unknown_task", "no function of this name is registered")
 
 
-def _failed(code: str, message: str) -> Failed:
-    return Failed(failure=Failure(message=message, code=code, retryable=False, by_function=False))
+def _failed(reason: Reason, message: str) -> Failed:
+    return Failed(failure=Failure(message=message, code=reason, retryable=False, by_function=False), reason=reason)

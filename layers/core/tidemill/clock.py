@@ -10,10 +10,12 @@ from typing import Any, Protocol
 
 from pymongo.database import Database
 
+from tidemill.errors import UnavailableError
 from tidemill.store import majority, translated
 
 RESAMPLE_AFTER_SEC = 60.0
 MAX_DRIFT_SEC = 1.0
+TRY_AGAIN_AFTER_SEC = 5.0
 MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -50,16 +52,19 @@ class ServerClock:
         self._wall = wall
         self._monotonic = monotonic
         self._sample: _Sample | None = None
+        self._next_try = 0.0
 
     def now(self) -> datetime:
         """Return the server's time.
 
         Raises:
-            UnavailableError: There is no recent sample and the server does not answer.
+            UnavailableError: It was never sampled and the server does not answer.
         """
         sample = self._sample
-        if sample is None or self._is_stale(sample):
+        if sample is None:
             sample = self._sample = self._take_sample()
+        elif self._is_stale(sample) and self._monotonic() >= self._next_try:
+            sample = self._sample = self._renewed(sample)
         return truncated(sample.server + timedelta(seconds=self._monotonic() - sample.monotonic))
 
     def skew(self) -> timedelta:
@@ -67,10 +72,18 @@ class ServerClock:
         sample = self._sample or self._take_sample()
         return datetime.fromtimestamp(sample.wall, UTC) - sample.server
 
+    def _renewed(self, old: _Sample) -> _Sample:
+        try:
+            return self._take_sample()
+        except UnavailableError:  # nothing can be written either: the old sample does until the server is back
+            self._next_try = self._monotonic() + TRY_AGAIN_AFTER_SEC
+            return old
+
     def _is_stale(self, sample: _Sample) -> bool:
         passed = self._monotonic() - sample.monotonic
         drift = abs((self._wall() - sample.wall) - passed)
-        return passed > RESAMPLE_AFTER_SEC or drift > MAX_DRIFT_SEC or self._db.client.primary != sample.primary
+        has_moved = self._db.client.primary not in (None, sample.primary)
+        return passed > RESAMPLE_AFTER_SEC or drift > MAX_DRIFT_SEC or has_moved
 
     def _take_sample(self) -> _Sample:
         before = self._monotonic()

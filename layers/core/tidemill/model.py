@@ -13,6 +13,9 @@ TaskId: TypeAlias = object
 Status: TypeAlias = Literal["pending", "processing", "done", "failed", "cancelled"]
 Lane: TypeAlias = Literal["fresh", "retry"]
 AttemptStatus: TypeAlias = Literal["succeeded", "failed", "timed_out", "lost", "cancelled"]
+Reason: TypeAlias = Literal[
+    "exhausted", "worker_lost", "not_retryable", "expired", "unknown_task", "malformed", "timeout_too_long"
+]
 
 LANES: tuple[Lane, ...] = ("fresh", "retry")
 MAX_RETRIES_LIMIT = 1000
@@ -168,9 +171,10 @@ class Retried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The task failed for good."""
+    """The task failed for good, and why there is no further try."""
 
     failure: Failure
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

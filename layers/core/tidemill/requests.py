@@ -54,7 +54,6 @@ def _key(value: str) -> str:
 
 
 Moment = Annotated[datetime, BeforeValidator(_moment)]
-Number = Annotated[float, Field(strict=False)]
 
 
 class RetryOptions(BaseModel):

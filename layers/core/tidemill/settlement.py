@@ -70,7 +70,7 @@ def _update(settlement: Settlement, outcome: Outcome, *, now: datetime) -> dict[
     lease = settlement.task.lease
     values: dict[str, Any] = {"updated_at": now, "settled_by": lease.token if lease else None}
     values |= _values(outcome, now=now)
-    if settlement.run is not None:
+    if settlement.run is not None and (settlement.lost or not isinstance(outcome, Snoozed)):
         values["attempt_log"] = _log(settlement.task, settlement.run)
     if settlement.bare:
         values |= _stripped(values)
@@ -91,8 +91,8 @@ def _values(outcome: Outcome, *, now: datetime) -> dict[str, Any]:
             return {"status": "done", "result": result} | _finished(now) | {"retain_from": now}
         case Retried(failure=failure, next_retry_at=at):
             return {"status": "pending", "lane": "retry", **schedule(at, now=now), **_error(failure, now)}
-        case Failed(failure=failure):
-            return {"status": "failed", **_finished(now), **_error(failure, now)}
+        case Failed(failure=failure, reason=reason):
+            return {"status": "failed", "reason": reason, **_finished(now), **_error(failure, now)}
         case Snoozed(until=until):
             return {"status": "pending", **schedule(until, now=now)}
         case Cancelled():

@@ -113,8 +113,7 @@ class Egress:
 
     def _allows_host(self, host: str) -> bool:
         return not self.hosts or any(
-            host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
-            for pattern in self.hosts
+            host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern for pattern in self.hosts
         )
 
     def _allows_address(self, address: Address) -> bool:

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from http.client import HTTPConnection, HTTPException
-from ssl import SSLContext, create_default_context
+from ssl import SSLContext, SSLEOFError, create_default_context
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
@@ -57,9 +57,7 @@ class Reply:
     retry_after: str | None
 
 
-def post(
-    route: Route, *, headers: Mapping[str, str], body: bytes, deadline: Deadline, tls: SSLContext
-) -> Reply:
+def post(route: Route, *, headers: Mapping[str, str], body: bytes, deadline: Deadline, tls: SSLContext) -> Reply:
     """Send one POST to one of the route's addresses; the certificate is checked against the host's name.
 
     The first address that accepts the connection is used. Nothing is sent twice, no proxy is asked.
@@ -73,7 +71,7 @@ def post(
         conn.auto_open = 0  # it would connect to the name
         conn.sock = cast(socket.socket, _DeadlineSocket(sock, deadline))
         # One that refuses early may close before it has read all: its answer is there nevertheless.
-        with suppress(BrokenPipeError, ConnectionResetError):
+        with suppress(BrokenPipeError, ConnectionResetError, SSLEOFError):
             conn.request("POST", route.target.path, body, {"Host": route.target.authority, **headers})
         with closing(conn), conn.getresponse() as response:
             reply = Reply(
@@ -105,9 +103,7 @@ def _connect(route: Route, deadline: Deadline) -> socket.socket:
 
 
 @contextmanager
-def _secured(
-    sock: socket.socket, route: Route, *, deadline: Deadline, tls: SSLContext
-) -> Iterator[socket.socket]:
+def _secured(sock: socket.socket, route: Route, *, deadline: Deadline, tls: SSLContext) -> Iterator[socket.socket]:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if route.target.scheme == "http":
         yield sock

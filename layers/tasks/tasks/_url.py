@@ -13,9 +13,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_PORT = 65535
 _MAX_NAME = 253
 _URL = re.compile(r"[!-\[\]-~]+")  # printable ASCII; some clients read a backslash as a slash
-_NETLOC = re.compile(
-    r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?", re.IGNORECASE
-)
+_NETLOC = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?", re.IGNORECASE)
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")

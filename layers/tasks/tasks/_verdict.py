@@ -48,7 +48,7 @@ def no_answer_is_retried(host: str) -> Iterator[None]:
     except socket.gaierror:
         raise Retry(f"{host} was not found by name", code="dns") from None
     except SSLError as error:
-        raise Retry(f"{host} offers no trusted connection ({type(error).__name__})", code="tls") from None
+        raise Retry(f"{host} offers no secure connection ({type(error).__name__})", code="tls") from None
     except (OSError, HTTPException) as error:
         raise Retry(f"{host} gave no answer ({type(error).__name__})", code="connection") from None
 

@@ -17,34 +17,18 @@ from pymongo.errors import PyMongoError, WriteError
 
 from tidemill import indexes
 from tidemill.documents import EARLIEST, decode, read
-from tidemill.model import Lane, Lease, Malformed, Task, TaskId
+from tidemill.model import Lease, Malformed, Task, TaskId
 from tidemill.store.collections import Tasks, translated
+from tidemill.store.scans import MAX_WIDTH, ORDER, Scan, advanced, due_filter
 
 COUNTABLE: Final[dict[str, Any]] = {"$gte": 0, "$lt": 2**31 - 1, "$not": {"$type": "array"}}
 """What ``attempts`` must be to be incremented: one document where it is not would end the whole stamp."""
 
-MAX_WIDTH: Final = 8
 _KEYS: Final = CodecOptions[dict[str, Any]](
     tz_aware=True,
     datetime_conversion=DatetimeConversion.DATETIME_AUTO,
     unicode_decode_error_handler="replace",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
-    """Where the next scan of one lane of one queue starts, and how wide it reads.
-
-    ``after`` is the last key taken; starting there steps over no entry that was claimed since. ``width`` above 1
-    takes a random part of a window so many times as wide: claimers that collide spread out. ``narrow`` divides
-    the next claims after the server refused a stamp, until the one document that cannot be stamped is alone.
-    """
-
-    queue: str
-    lane: Lane
-    after: dict[str, Any] | None = None
-    width: int = 1
-    narrow: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,27 +93,7 @@ def due_keys(tasks: Tasks, scan: Scan, *, limit: int, now: datetime) -> list[dic
         found = tasks.with_options(codec_options=_KEYS).find(
             due_filter(scan, now=now), {"_id": 1, "priority": 1, "due_at": 1}, hint=indexes.CLAIM
         )
-        return list(found.sort(list(due_order().items())).limit(limit).batch_size(limit + 1))
-
-
-def due_filter(scan: Scan, *, now: datetime) -> dict[str, Any]:
-    """Return the filter of the scan: the part of the lane that is due and lies behind ``scan.after``."""
-    lane = {"status": "pending", "queue": scan.queue, "lane": scan.lane}
-    if scan.after is None:
-        return lane | {"due_at": {"$lte": now}}
-    priority, due_at, last = scan.after["priority"], scan.after["due_at"], scan.after["_id"]
-    return lane | {
-        "$or": [
-            {"priority": priority, "due_at": due_at, "_id": {"$gt": last}},
-            {"priority": priority, "due_at": {"$gt": due_at, "$lte": now}},
-            {"priority": {"$lt": priority}, "due_at": {"$lte": now}},
-        ]
-    }
-
-
-def due_order() -> dict[str, int]:
-    """Return the order of claims within a lane."""
-    return {"priority": -1, "due_at": 1, "_id": 1}
+        return list(found.sort(ORDER).limit(limit).batch_size(limit + 1))
 
 
 def take(tasks: Tasks, ids: list[TaskId], *, lease: Lease, now: datetime, suspects: bool = False) -> Claim:
@@ -214,14 +178,10 @@ def _next_scan(scan: Scan, window: list[dict[str, Any]], chosen: list[dict[str, 
         return replace(scan, narrow=scan.narrow * 2)
     if taken.error is not None and not isinstance(taken.error, WriteError):
         return scan
-    passed = scan.after
-    for key, picked in zip(window, chosen, strict=False):
-        if key is not picked:
-            break
-        passed = key
+    without_gap = [key for key, picked in zip(window, chosen, strict=False) if key is picked]
     crowded = taken.lost * 4 > len(chosen)
     width = min(scan.width * 2, MAX_WIDTH) if crowded else max(scan.width // 2, 1)
-    return replace(scan, after=passed, width=width, narrow=max(scan.narrow // 2, 1))
+    return replace(advanced(scan, without_gap), width=width, narrow=max(scan.narrow // 2, 1))
 
 
 def _unstampable(chosen: list[dict[str, Any]], taken: Claim) -> tuple[Malformed, ...]:

@@ -11,6 +11,7 @@ from pymongo.client_session import ClientSession
 from pymongo.errors import BulkWriteError, ConnectionFailure, DuplicateKeyError
 
 from tidemill import indexes
+from tidemill.errors import UnavailableError
 from tidemill.store.collections import Tasks, translated
 
 _DUPLICATE_KEY = 11000
@@ -49,7 +50,7 @@ def add_once(tasks: Tasks, document: dict[str, Any], *, session: ClientSession |
 
 def _upsert(tasks: Tasks, document: dict[str, Any], session: ClientSession | None) -> RawBSONDocument:
     key = document["idempotency_key"]
-    stored: RawBSONDocument = tasks.find_one_and_update(
+    stored: RawBSONDocument | None = tasks.find_one_and_update(
         {"idempotency_key": key},
         {"$setOnInsert": {name: value for name, value in document.items() if name != "idempotency_key"}},
         upsert=True,
@@ -57,6 +58,8 @@ def _upsert(tasks: Tasks, document: dict[str, Any], session: ClientSession | Non
         hint=indexes.KEY,
         session=session,
     )
+    if stored is None:
+        raise UnavailableError("MongoDB did not acknowledge the upsert")
     return stored
 
 

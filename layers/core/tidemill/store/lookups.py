@@ -7,6 +7,7 @@ from typing import Any
 
 from pymongo import ReturnDocument
 
+from tidemill import indexes
 from tidemill.documents import read
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.store.collections import Tasks, translated
@@ -35,6 +36,13 @@ def cancel(
     with translated():
         raw = tasks.find_one_and_update(where, [_stopped(stops, now=now)], return_document=ReturnDocument.AFTER)
     return None if raw is None else read(raw)
+
+
+def asked_to_stop(tasks: Tasks, owner: str) -> list[TaskId]:
+    """Return the ids of what *owner* runs and somebody asked to stop."""
+    where = {"status": "processing", "lease.owner": owner, "cancel_requested_at": {"$type": "date"}}
+    with translated():
+        return [raw["_id"] for raw in tasks.find(where, {"_id": 1}, hint=indexes.OWNERS)]
 
 
 def _stopped(stops: Any, *, now: datetime) -> dict[str, Any]:  # noqa: ANN401 - an aggregation expression

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from bson.raw_bson import RawBSONDocument
 
 from tidemill import indexes
-from tidemill.documents import error_document, read
-from tidemill.model import LANES, Failure, Malformed, Task, TaskId
+from tidemill.admission import EXPIRED
+from tidemill.documents import error_document
+from tidemill.model import LANES, Malformed, Reason, TaskId
 from tidemill.store.claims import COUNTABLE, queues
 from tidemill.store.collections import Tasks, translated
 
@@ -41,47 +42,38 @@ def strays(tasks: Tasks, *, limit: int) -> list[RawBSONDocument]:
 
 def adopt(tasks: Tasks, task_id: TaskId, fields: dict[str, Any]) -> bool:
     """Give a stray document the *fields* it lacks; false where somebody mended or took it meanwhile."""
-    absent = {name: {"$exists": False} for name in fields}
+    absent = dict.fromkeys(fields)  # null matches both: absent, and null
     with translated():
         update = {"$set": fields}
-        return tasks.update_one(_unclaimable(task_id) | absent, update).matched_count == 1
+        where = {"_id": task_id, "status": "pending", "$nor": [CLAIMABLE]}
+        return tasks.update_one(where | absent, update).matched_count == 1
 
 
-def quarantine(tasks: Tasks, task_id: TaskId, failure: Failure, *, now: datetime) -> bool:
+def quarantine(tasks: Tasks, document: Malformed, *, now: datetime) -> bool:
     """Fail a document that no claim can take, as it is; false where somebody mended it meanwhile."""
-    error = error_document(message=failure.message, code=failure.code, at=now)
+    where = {"_id": document.id, "status": "pending", "$nor": [CLAIMABLE]}
     with translated():
-        update = {"$set": {"status": "failed", "finished_at": now, "updated_at": now, "error": error}}
-        return tasks.update_one(_unclaimable(task_id), update).matched_count == 1
+        return tasks.update_one(where, _failed("malformed", document.problem, now=now)).matched_count == 1
 
 
-def expired(tasks: Tasks, *, now: datetime, limit: int) -> list[Task | Malformed]:
-    """Return pending tasks whose ``expires_at`` has passed."""
+def expired(tasks: Tasks, *, now: datetime, limit: int) -> list[TaskId]:
+    """Return the ids of pending tasks whose ``expires_at`` has passed."""
     where = {"status": "pending", "expires_at": {"$type": "date", "$lte": now}}
     with translated():
-        return [read(raw) for raw in tasks.find(where, hint=indexes.EXPIRY).limit(limit)]
+        return [raw["_id"] for raw in tasks.find(where, {"_id": 1}, hint=indexes.EXPIRY).limit(limit)]
 
 
-def expire(tasks: Tasks, ids: list[TaskId], failure: Failure, *, now: datetime) -> int:
+def expire(tasks: Tasks, ids: Sequence[TaskId], *, now: datetime) -> int:
     """Fail those of *ids* that are still pending and past their ``expires_at``; return how many."""
-    error = error_document(message=failure.message, code=failure.code, at=now)
+    where = {"_id": {"$in": list(ids)}, "status": "pending", "expires_at": {"$type": "date", "$lte": now}}
     with translated():
-        return tasks.update_many(
-            {"_id": {"$in": ids}, "status": "pending", "expires_at": {"$type": "date", "$lte": now}},
-            {
-                "$set": {
-                    "status": "failed",
-                    "finished_at": now,
-                    "updated_at": now,
-                    "next_retry_at": None,
-                    "error": error,
-                }
-            },
-        ).matched_count
+        return tasks.update_many(where, _failed("expired", EXPIRED, now=now)).matched_count
 
 
-def _unclaimable(task_id: TaskId) -> dict[str, Any]:
-    return {"_id": task_id, "status": "pending", "$nor": [CLAIMABLE]}
+def _failed(reason: Reason, message: str, *, now: datetime) -> dict[str, Any]:
+    error = error_document(message=message, code=reason, at=now)
+    times = {"finished_at": now, "updated_at": now, "next_retry_at": None}
+    return {"$set": {"status": "failed", "reason": reason, "error": error, **times}}
 
 
 def _out_of_sight(found_queues: list[Any]) -> Iterator[dict[str, Any]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pymongo
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import parse_uri
@@ -107,7 +108,7 @@ class Mongod:
             return
         binary = self._binary or find_mongod()
         flags = FLAGS if self._standalone else FLAGS + REPLICATION_FLAGS
-        self._guard = Guard(_parent_folder(), [str(binary), *flags])
+        self._guard = Guard(parent_folder(), [str(binary), *flags])
         try:
             self._connect(self._guard.report())
         except BaseException:
@@ -192,6 +193,14 @@ def why_not_started(outcome: NotStarted) -> str:
     return f"mongod cannot load {missing[1]}: {remedy}, or set {TEST_URI} to a replica set on loopback"
 
 
+def parent_folder() -> str:
+    """Return where to make mongod's folder: in memory, where writes are quicker, if there is room."""
+    memory = Path("/dev/shm")  # noqa: S108 - the guard makes a folder of its own in it
+    if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= ROOM_IN_MEMORY:
+        return str(memory)
+    return tempfile.gettempdir()
+
+
 def _given_uri() -> str:
     uri = os.environ[TEST_URI]
     if not only_loopback(uri):
@@ -216,21 +225,15 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _parent_folder() -> str:
-    memory = Path("/dev/shm")  # noqa: S108 - the guard makes a folder of its own in it
-    if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= ROOM_IN_MEMORY:
-        return str(memory)
-    return tempfile.gettempdir()
-
-
 def _make_primary(port: int) -> None:
     members = [{"_id": 0, "host": f"127.0.0.1:{port}"}]
-    give_up_at = time.monotonic() + PRIMARY_WITHIN_SEC
-    with MongoClient[dict[str, Any]](
-        "127.0.0.1", port, directConnection=True, timeoutMS=PRIMARY_WITHIN_SEC * 1000
-    ) as client:
-        client.admin.command("replSetInitiate", {"_id": REPLICA_SET, "members": members})
-        while not client.admin.command("hello")["isWritablePrimary"]:
-            if time.monotonic() > give_up_at:
-                raise MongodStartError(f"mongod did not become a primary within {PRIMARY_WITHIN_SEC} s")
-            time.sleep(0.02)
+    try:
+        with (
+            MongoClient[dict[str, Any]]("127.0.0.1", port, directConnection=True) as client,
+            pymongo.timeout(PRIMARY_WITHIN_SEC),
+        ):
+            client.admin.command("replSetInitiate", {"_id": REPLICA_SET, "members": members})
+            while not client.admin.command("hello")["isWritablePrimary"]:
+                time.sleep(0.02)
+    except PyMongoError as error:
+        raise MongodStartError(f"mongod did not become a primary within {PRIMARY_WITHIN_SEC} s") from error

@@ -1,0 +1,47 @@
+"""Tidemill: a task queue for teams that already run MongoDB and AWS Lambda.
+
+Write a function with `task`, enqueue it with `Queue`, and let scheduled executors run it.
+"""
+
+from tidemill.client import Queue
+from tidemill.errors import (
+    DuplicateKeyError,
+    Fail,
+    InvalidRequestError,
+    LeaseLostError,
+    MissingIndexError,
+    Retry,
+    Snooze,
+    TaskNotFoundError,
+    TaskTimeoutError,
+    TidemillError,
+    UnavailableError,
+    UnknownTaskError,
+)
+from tidemill.model import Attempt, Backoff, Malformed, RetryPolicy, Task
+from tidemill.registry import TaskContext, task
+from tidemill.requests import NewTask
+
+__all__ = [
+    "Attempt",
+    "Backoff",
+    "DuplicateKeyError",
+    "Fail",
+    "InvalidRequestError",
+    "LeaseLostError",
+    "Malformed",
+    "MissingIndexError",
+    "NewTask",
+    "Queue",
+    "Retry",
+    "RetryPolicy",
+    "Snooze",
+    "Task",
+    "TaskContext",
+    "TaskNotFoundError",
+    "TaskTimeoutError",
+    "TidemillError",
+    "UnavailableError",
+    "UnknownTaskError",
+    "task",
+]

@@ -1,0 +1,106 @@
+"""What executors and operators declare: the task types that exist, and the queues."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from pymongo import UpdateOne
+from pymongo.database import Database
+
+from tidemill.documents import QUEUES, TASK_TYPES, backoff_document
+from tidemill.errors import InvalidRequestError, Problem
+from tidemill.registry import TaskType
+from tidemill.requests import QUEUE_PATTERN
+from tidemill.store import majority, translated
+
+DEFAULT_QUEUE: Final = "default"
+CACHE_SEC: Final = 60.0
+
+
+def declare_types(db: Database[Any], types: Iterable[TaskType], *, release: str, now: datetime) -> int:
+    """Write what differs from what is stored; return how many types were written. Safe to repeat."""
+    collection = majority(db)[TASK_TYPES]
+    with translated(TASK_TYPES):
+        stored = {one["_id"]: one for one in collection.find({})}
+        changed = [fields for fields in map(_type_document, types) if not _holds(stored.get(fields["_id"]), fields)]
+        if changed:
+            writes = [
+                UpdateOne({"_id": one["_id"]}, {"$set": one | {"release": release, "updated_at": now}}, upsert=True)
+                for one in changed
+            ]
+            collection.bulk_write(writes, ordered=False)
+    return len(changed)
+
+
+def declare_queue(db: Database[Any], name: str, *, now: datetime) -> None:
+    """Make *name* a queue that HTTP may enqueue into. Safe to repeat.
+
+    Raises:
+        InvalidRequestError: It is no name for a queue.
+    """
+    if not re.fullmatch(QUEUE_PATTERN, name):
+        raise InvalidRequestError([Problem("queue", "use up to 63 letters, digits, _ . and -")])
+    with translated(QUEUES):
+        majority(db)[QUEUES].update_one({"_id": name}, {"$setOnInsert": {"declared_at": now}}, upsert=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Snapshot:
+    read_at: float
+    types: Mapping[str, Mapping[str, Any]]
+    queues: frozenset[str]
+
+
+class Directory:
+    """The declared types and queues, read at most once a minute, and once more before a name is refused."""
+
+    def __init__(self, db: Database[Any], *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._db = majority(db)
+        self._monotonic = monotonic
+        self._snapshot: _Snapshot | None = None
+
+    def has_types(self) -> bool:
+        """Tell whether any executor has ever registered something."""
+        return bool(self._current().types)
+
+    def task_type(self, name: str) -> Mapping[str, Any] | None:
+        """Return the document of the type *name*, or ``None``."""
+        return self._current(until=lambda known: name in known.types).types.get(name)
+
+    def is_declared(self, queue: str) -> bool:
+        """Tell whether *queue* is a declared one."""
+        return queue == DEFAULT_QUEUE or queue in self._current(until=lambda known: queue in known.queues).queues
+
+    def _current(self, until: Callable[[_Snapshot], bool] = lambda _: True) -> _Snapshot:
+        known = self._snapshot
+        if known is None or self._monotonic() - known.read_at > CACHE_SEC or not until(known):
+            known = self._snapshot = self._read()
+        return known
+
+    def _read(self) -> _Snapshot:
+        with translated(TASK_TYPES):
+            types = {one["_id"]: one for one in self._db[TASK_TYPES].find({})}
+            queues = frozenset(one["_id"] for one in self._db[QUEUES].find({}, {"_id": 1}))
+        return _Snapshot(read_at=self._monotonic(), types=types, queues=queues)
+
+
+def _type_document(one: TaskType) -> dict[str, Any]:
+    return {
+        "_id": one.name,
+        "http": one.http,
+        "timeout_sec": None if one.timeout is None else one.timeout.total_seconds(),
+        "max_retries": None if one.retry is None else one.retry.max_retries,
+        "backoff_policy": None if one.retry is None else backoff_document(one.retry.backoff),
+    }
+
+
+def _holds(stored: Mapping[str, Any] | None, fields: Mapping[str, Any]) -> bool:
+    return stored is not None and all(stored.get(name, _MISSING) == value for name, value in fields.items())
+
+
+_MISSING: Final = object()

@@ -1,0 +1,236 @@
+"""The main thread of an execution: claim, start, collect, watch deadlines, settle, until dry or out of time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from tidemill.admission import Release, Start, admit
+from tidemill.errors import TidemillError
+from tidemill.executor.claimer import Claimer
+from tidemill.executor.outcomes import after_end, after_timeout, malformed
+from tidemill.executor.report import Report
+from tidemill.executor.runtime import Order, Runtime
+from tidemill.executor.settler import Settler
+from tidemill.model import Malformed, Retried, Task, TaskId
+from tidemill.settlement import Settlement
+from tidemill.slots import Ended, Running, Slots
+from tidemill.store import lookups, settles
+
+LEASE_GRACE: Final = timedelta(seconds=5)
+"""What a lease outlives its invocation by: nothing living is ever reclaimed."""
+
+LAST_SECONDS: Final = 2.0
+"""Kept of an invocation for its report."""
+
+MAX_WAIT_SEC: Final = 0.5
+CANCEL_LOOK_SEC: Final = 1.0
+
+
+def execute(runtime: Runtime, order: Order) -> Report:
+    """Run due tasks until none is left or the time is up, and return the counts.
+
+    Stopped at any point it leaves nothing worse than leases, which end with the invocation.
+
+    Raises:
+        TidemillError: MongoDB could not be asked for work, and nothing had been claimed.
+    """
+    return Execution(runtime, order).run()
+
+
+class Execution:
+    """One invocation of the executor."""
+
+    def __init__(self, runtime: Runtime, order: Order) -> None:
+        self._runtime = runtime
+        self._settings = runtime.settings
+        self._monotonic = runtime.monotonic
+        self._deadline = runtime.monotonic() + order.remaining.total_seconds()
+        self._batch_size = order.batch_size or runtime.settings.batch_size
+        self._owner = order.owner
+        self._report = Report()
+        self._slots = Slots(order.concurrency or runtime.settings.concurrency, monotonic=runtime.monotonic)
+        self._settler = Settler(runtime.tasks, report=self._report, monotonic=runtime.monotonic)
+        self._claimer = Claimer(
+            runtime.tasks,
+            owner=order.owner,
+            lease_until=lambda now: now + self._remaining() + LEASE_GRACE,
+            queues=order.queues,
+            lanes=order.lanes,
+            retry_share=runtime.settings.retry_share,
+            report=self._report,
+            rng=runtime.rng,
+            monotonic=runtime.monotonic,
+        )
+        self._started: list[TaskId] = []
+        self._alone = False
+        self._next_claim = 0.0
+        self._next_cancel_look = self._monotonic() + CANCEL_LOOK_SEC
+
+    def run(self) -> Report:
+        """Work until dry or out of time."""
+        try:
+            while self._step():
+                pass
+        finally:
+            self._finish()
+        return self._report
+
+    def _step(self) -> bool:
+        claimed = self._claim(final=False)
+        if not claimed and not self._slots.running:
+            self._flush(force=True)
+            if not self._claim(final=True):
+                return False
+        for ended in self._slots.ended(wait=self._wait()):
+            self._settle(ended.running.task, after_end, ended)
+        for late in self._slots.overdue():
+            self._report["timed_out"] += 1
+            self._settle(late.task, after_timeout, late)
+        self._flush(force=False)
+        self._look_for_cancellations()
+        return True
+
+    # Claiming and starting
+
+    def _claim(self, *, final: bool) -> bool:
+        """Fill free slots; true where anything was claimed."""
+        if not self._may_claim(final=final):
+            return False
+        now = self._now()
+        if self._claimer.suspects and not self._slots.running:
+            self._alone = True
+            held = self._claimer.take_suspect(self._claimer.suspects.pop(0), now=now)
+            self._admit(held)
+            return True
+        held = self._claimer.claim(
+            free=min(self._slots.free, self._batch_size),
+            slots=self._slots.size,
+            retries_in_flight=sum(one.task.lane == "retry" for one in self._slots.running),
+            now=now,
+            final=final,
+        )
+        self._admit(held)
+        if not held:
+            self._next_claim = self._monotonic() + MAX_WAIT_SEC
+            self._give_up_if_useless(final=final)
+        return bool(held or self._claimer.suspects)
+
+    def _may_claim(self, *, final: bool) -> bool:
+        if not self._has_time():
+            return False
+        if self._alone or self._claimer.suspects:
+            # What may kill the process runs with nothing beside it that could come to harm.
+            self._alone = self._alone and bool(self._slots.running)
+            return not self._slots.running
+        return self._slots.free > 0 and (final or self._monotonic() >= self._next_claim)
+
+    def _give_up_if_useless(self, *, final: bool) -> None:
+        trouble = self._claimer.trouble
+        if final and trouble is not None and not self._report["claimed"]:
+            raise trouble
+
+    def _admit(self, held: Sequence[Task | Malformed]) -> None:
+        released: list[Task] = []
+        for task in held:
+            if isinstance(task, Malformed):
+                self._settler.add(Settlement(task=task, outcome=malformed(task)))
+                continue
+            now, limits = self._now(), self._runtime.limits(task)
+            admission = admit(task, limits, now=now, remaining=self._remaining())
+            match admission:
+                case Start(timeout=timeout):
+                    self._start(task, timeout=timeout, max_retries=limits.max_retries, now=now)
+                case Release():
+                    released.append(task)
+                case _:
+                    self._settler.add(Settlement(task=task, outcome=admission))
+        self._release(released)
+
+    def _start(self, task: Task, *, timeout: timedelta, max_retries: int, now: datetime) -> None:
+        task_type = self._runtime.registry.get(task.name)
+        if task_type is None:  # admission has refused it
+            return
+        self._started.append(task.id)
+        is_last = task.attempts > max_retries
+        self._slots.start(task, task_type, timeout=timeout, is_last_attempt=is_last, now=now)
+
+    def _release(self, tasks: Sequence[Task]) -> None:
+        if not tasks:
+            return
+        try:
+            self._report["released"] += settles.release(self._runtime.tasks, tasks, now=self._now())
+        except TidemillError:
+            self._report["errors"] += 1
+            self._claimer.unseen_tokens += [task.lease.token for task in tasks if task.lease is not None]
+
+    # Settling, watching, leaving
+
+    def _settle(self, task: Task, judged: Callable[..., Settlement], what: Ended | Running) -> None:
+        policy, draw = self._runtime.policy(task), self._runtime.rng.random()
+        self._settler.add(judged(what, policy, now=self._now(), draw=draw))
+
+    def _flush(self, *, force: bool) -> None:
+        idle = not self._slots.running
+        if force or idle or self._settler.is_due():
+            for settlement in self._settler.flush(now=self._now()):
+                outcome, task = settlement.outcome, settlement.task
+                if isinstance(outcome, Retried) and isinstance(task, Task):
+                    self._claimer.put_back(task, due_at=outcome.next_retry_at, lane="retry")
+
+    def _look_for_cancellations(self) -> None:
+        if not self._slots.running or self._monotonic() < self._next_cancel_look:
+            return
+        self._next_cancel_look = self._monotonic() + CANCEL_LOOK_SEC
+        try:
+            asked = lookups.asked_to_stop(self._runtime.tasks, self._owner)
+        except TidemillError:
+            self._report["errors"] += 1
+            return
+        for running in self._slots.running:
+            if running.task.id in asked:
+                running.cancel.set()
+
+    def _finish(self) -> None:
+        while len(self._settler) and self._remaining() > timedelta(seconds=LAST_SECONDS):
+            self._flush(force=True)
+            if len(self._settler):
+                time.sleep(min(max((self._settler.next_flush() or 0) - self._monotonic(), 0), 1.0))
+        self._settler.give_up()
+        self._give_back_unseen()
+        self._report["leftovers"] += self._slots.leftovers()
+        self._slots.close()
+
+    def _give_back_unseen(self) -> None:
+        if not self._claimer.unseen_tokens:
+            return
+        try:
+            self._report["released"] += settles.release_unseen(
+                self._runtime.tasks,
+                owner=self._owner,
+                tokens=self._claimer.unseen_tokens,
+                started=self._started,
+                now=self._now(),
+            )
+        except TidemillError:  # their leases end with this invocation
+            self._report["errors"] += 1
+
+    def _wait(self) -> float:
+        if not self._slots.running:
+            return 0.0
+        moments = [self._slots.next_deadline(), self._settler.next_flush(), self._next_cancel_look]
+        if self._slots.free and self._has_time() and not self._alone and not self._claimer.suspects:
+            moments.append(self._next_claim)
+        first = min(moment for moment in moments if moment is not None)
+        return min(max(first - self._monotonic(), 0.0), MAX_WAIT_SEC)
+
+    def _has_time(self) -> bool:
+        return self._remaining() >= self._settings.max_task_timeout + self._settings.margin
+
+    def _remaining(self) -> timedelta:
+        return timedelta(seconds=self._deadline - self._monotonic())
+
+    def _now(self) -> datetime:
+        return self._runtime.clock.now()

@@ -1,0 +1,57 @@
+"""From what a function did to what is written of it: pure, with the clock and the draw as arguments."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from tidemill.classify import bounded, classify
+from tidemill.errors import Snooze
+from tidemill.model import Failed, Failure, Malformed, Outcome, Retried, RetryPolicy, Run, Snoozed, Succeeded
+from tidemill.results import storable
+from tidemill.retry import after_failure
+from tidemill.settlement import Settlement
+from tidemill.slots import Ended, Running
+
+MAX_NOTE: Final = 200
+
+
+def after_end(ended: Ended, policy: RetryPolicy, *, now: datetime, draw: float) -> Settlement:
+    """Return how the attempt of a function that returned or raised is settled."""
+    outcome = _outcome(ended, policy, now=now, draw=draw)
+    run = Run(
+        started_at=ended.running.started_at,
+        duration=ended.duration,
+        status="failed" if isinstance(outcome, Retried | Failed) else "succeeded",
+        note=_note(outcome),
+    )
+    return Settlement(task=ended.running.task, outcome=outcome, run=run)
+
+
+def after_timeout(late: Running, policy: RetryPolicy, *, now: datetime, draw: float) -> Settlement:
+    """Return how the attempt of a function that ran past its deadline is settled."""
+    allowed = timedelta(seconds=late.ctx.deadline - late.started)
+    failure = Failure(message=f"it ran longer than {allowed.total_seconds():g} s", code="timeout")
+    outcome = after_failure(failure, policy, attempts=late.task.attempts, now=now, draw=draw)
+    run = Run(started_at=late.started_at, duration=allowed, status="timed_out", note=failure.message)
+    return Settlement(task=late.task, outcome=outcome, run=run)
+
+
+def malformed(document: Malformed) -> Failed:
+    """Return the outcome of a document that was claimed and cannot be a task."""
+    failure = Failure(message=document.problem, code="malformed", retryable=False, by_function=False)
+    return Failed(failure=failure, reason="malformed")
+
+
+def _outcome(ended: Ended, policy: RetryPolicy, *, now: datetime, draw: float) -> Outcome:
+    error = ended.error
+    if error is None:
+        return Succeeded(result=storable(ended.result))
+    if isinstance(error, Snooze):
+        until = now + error.until if isinstance(error.until, timedelta) else error.until
+        return Snoozed(until=max(until, now))
+    return after_failure(classify(error), policy, attempts=ended.running.task.attempts, now=now, draw=draw)
+
+
+def _note(outcome: Outcome) -> str:
+    return bounded(outcome.failure.message, MAX_NOTE) if isinstance(outcome, Retried | Failed) else ""

@@ -1,0 +1,63 @@
+"""What an execution is given: what its process shares, and what it is asked to do."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from tidemill.admission import Limits
+from tidemill.clock import Clock
+from tidemill.model import LANES, Lane, RetryPolicy, Task
+from tidemill.registry import Registry
+from tidemill.retry import resolved
+from tidemill.settings import Settings
+from tidemill.store import Tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What one execution is asked to do.
+
+    ``owner`` names the invocation, ``remaining`` is what is left of its process's life, read once at the start.
+    ``None`` leaves a choice to the deployment.
+    """
+
+    owner: str
+    remaining: timedelta
+    queues: Sequence[str] = ()
+    lanes: Sequence[Lane] = LANES
+    concurrency: int | None = None
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """What the executions of a process share. Time and chance are given, so that tests can own them."""
+
+    tasks: Tasks
+    registry: Registry
+    settings: Settings
+    clock: Clock
+    rng: random.Random = field(default_factory=random.Random)
+    monotonic: Callable[[], float] = time.monotonic
+
+    def policy(self, task: Task) -> RetryPolicy:
+        """Return how *task* is retried."""
+        task_type = self.registry.get(task.name)
+        registered = task_type.retry if task_type is not None else None
+        return resolved(task, registered=registered, deployment=self.settings.retry)
+
+    def limits(self, task: Task) -> Limits:
+        """Return what admission needs to know of *task*."""
+        task_type = self.registry.get(task.name)
+        registered = task_type.timeout if task_type is not None else None
+        return Limits(
+            known=task_type is not None,
+            timeout=task.timeout or registered or self.settings.task_timeout,
+            max_retries=self.policy(task).max_retries,
+            max_timeout=self.settings.max_task_timeout,
+            margin=self.settings.margin,
+        )

@@ -1,0 +1,107 @@
+"""The functions' environment: whatever the code reads is declared, and whatever can be chosen is readable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tasks.deliver_webhook import Sender
+from tidemill.settings import Settings, from_environment
+
+FUNCTIONS = ["EnqueueFunction", "ExecuteFunction", "ReclaimFunction", "ArchiveFunction"]
+TIMEOUTS = [90, 120, 180, 300, 600, 900]
+each_function = pytest.mark.parametrize("name", FUNCTIONS)
+
+
+class Asked(dict[str, str]):
+    """An empty environment that remembers what was looked for."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return default
+
+    def ours(self) -> set[str]:
+        return {name for name in self.names if not name.startswith("AWS_")}
+
+
+def variables(template: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = template["Resources"][name]["Properties"]["Environment"]["Variables"]
+    return found
+
+
+def deployed(template: dict[str, Any], name: str, **chosen: object) -> dict[str, str]:
+    """The variables of a function as Lambda would set them, with the defaults of what is not *chosen*."""
+    defaults = {p: template["Parameters"][p].get("Default", f"the {p}") for p in template["Parameters"]}
+    values = {"AWS::StackName": "tidemill"} | defaults | chosen
+
+    def resolved(value: Any) -> str:
+        if isinstance(value, dict) and "Fn::FindInMap" in value:
+            mapping, row, column = value["Fn::FindInMap"]
+            value = template["Mappings"][mapping][resolved(row)][column]
+        return str(values[value["Ref"]] if isinstance(value, dict) else value)
+
+    return {variable: resolved(value) for variable, value in variables(template, name).items()}
+
+
+@each_function
+def test_every_variable_that_the_core_reads_is_declared(template: dict[str, Any], name: str) -> None:
+    asked = Asked()
+    from_environment(asked)
+
+    assert asked.ours() - variables(template, name).keys() == set()
+
+
+def test_every_variable_that_the_task_functions_read_is_declared_for_executors(template: dict[str, Any]) -> None:
+    asked = Asked()
+    Sender.from_env(asked)
+    declared = {name: asked.ours() & variables(template, name).keys() for name in FUNCTIONS}
+
+    assert declared.pop("ExecuteFunction") == asked.ours()
+    assert set().union(*declared.values()) == set()
+
+
+@each_function
+def test_an_untouched_deployment_has_the_defaults_of_the_code(template: dict[str, Any], name: str) -> None:
+    expected = Settings(secret_arn="the MongoSecretArn")
+
+    assert from_environment(deployed(template, name)) == expected
+
+
+def test_a_function_is_told_what_was_chosen(template: dict[str, Any]) -> None:
+    environment = deployed(
+        template, "ExecuteFunction", MongoDatabase="app", Concurrency=4, DefaultTask="legacy", RetentionDays=30
+    )
+    settings = from_environment(environment)
+
+    assert (settings.database, settings.concurrency, settings.adopt_as) == ("app", 4, "legacy")
+    assert settings.retention.days == 30
+
+
+def test_these_are_all_timeouts_that_can_be_chosen(template: dict[str, Any]) -> None:
+    assert template["Parameters"]["ExecuteTimeout"]["AllowedValues"] == TIMEOUTS
+
+
+@pytest.mark.parametrize("timeout", TIMEOUTS)
+def test_an_executor_has_time_for_a_longest_task_claimed_as_late_as_possible(
+    template: dict[str, Any], timeout: int
+) -> None:
+    settings = from_environment(deployed(template, "ExecuteFunction", ExecuteTimeout=timeout))
+
+    assert 2 * (settings.max_task_timeout + settings.margin).total_seconds() <= timeout
+    assert settings.task_timeout <= settings.max_task_timeout
+
+
+@each_function
+def test_log_lines_carry_the_name_of_the_stack(template: dict[str, Any], name: str) -> None:
+    assert variables(template, name)["POWERTOOLS_SERVICE_NAME"] == {"Ref": "AWS::StackName"}
+    assert variables(template, name)["POWERTOOLS_LOG_LEVEL"] == "INFO"
+
+
+@each_function
+def test_no_secret_is_written_into_the_template(template: dict[str, Any], name: str) -> None:
+    assert variables(template, name)["MONGODB_URI"] == ""
+    assert variables(template, name).get("WEBHOOK_SECRET", "") == ""

@@ -1,0 +1,108 @@
+"""What each function is given: the table of the design, its code, its failures, its logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+
+class Expected(NamedTuple):
+    memory: int
+    timeout: object
+    retries: int
+    max_age: int
+
+
+TABLE = {
+    "EnqueueFunction": Expected(memory=512, timeout=10, retries=2, max_age=3600),
+    "ExecuteFunction": Expected(memory=1024, timeout={"Ref": "ExecuteTimeout"}, retries=0, max_age=60),
+    "ReclaimFunction": Expected(memory=512, timeout=50, retries=0, max_age=60),
+    "ArchiveFunction": Expected(memory=512, timeout=240, retries=0, max_age=60),
+}
+each_function = pytest.mark.parametrize("name", TABLE)
+
+
+def invoke_config(resources: dict[str, Any], name: str) -> dict[str, Any]:
+    config: dict[str, Any] = resources[f"{name}EventInvokeConfig"]["Properties"]
+    return config
+
+
+def allowed(resources: dict[str, Any], name: str) -> list[tuple[object, object]]:
+    policies = resources[f"{name}Role"]["Properties"]["Policies"]
+    return [(s["Action"], s["Resource"]) for policy in policies for s in policy["PolicyDocument"]["Statement"]]
+
+
+def test_these_are_all_functions_there_are(resources: dict[str, Any]) -> None:
+    assert {name for name, r in resources.items() if r["Type"] == "AWS::Lambda::Function"} == TABLE.keys()
+
+
+@each_function
+def test_a_function_has_the_memory_and_the_time_of_the_design(resources: dict[str, Any], name: str) -> None:
+    properties = resources[name]["Properties"]
+
+    assert (properties["MemorySize"], properties["Timeout"]) == (TABLE[name].memory, TABLE[name].timeout)
+
+
+@each_function
+def test_a_function_runs_on_python_313_on_the_chosen_processor(resources: dict[str, Any], name: str) -> None:
+    properties = resources[name]["Properties"]
+
+    assert properties["Runtime"] == "python3.13"
+    assert properties["Architectures"] == [{"Ref": "Architecture"}]
+    assert properties["Handler"] == "app.lambda_handler"
+
+
+@each_function
+def test_a_functions_handler_is_where_the_template_says(source: dict[str, Any], root: Path, name: str) -> None:
+    folder = root / source["Resources"][name]["Properties"]["CodeUri"]
+
+    assert folder == root / "functions" / name.removesuffix("Function").lower()
+    assert (folder / "app.py").is_file()
+
+
+@each_function
+def test_lambda_repeats_an_asynchronous_invoke_as_the_design_says(resources: dict[str, Any], name: str) -> None:
+    config = invoke_config(resources, name)
+
+    assert config["Qualifier"] == "$LATEST"
+    assert config["MaximumRetryAttempts"] == TABLE[name].retries
+    assert config["MaximumEventAgeInSeconds"] == TABLE[name].max_age
+
+
+@each_function
+def test_a_function_has_neither_snapstart_nor_reserved_concurrency(resources: dict[str, Any], name: str) -> None:
+    assert resources[name]["Properties"].keys().isdisjoint({"SnapStart", "ReservedConcurrentExecutions"})
+
+
+def test_reclaim_learns_of_an_executor_that_died(resources: dict[str, Any]) -> None:
+    reclaim = {"Fn::GetAtt": ["ReclaimFunction", "Arn"]}
+
+    assert invoke_config(resources, "ExecuteFunction")["DestinationConfig"] == {"OnFailure": {"Destination": reclaim}}
+    assert ("lambda:InvokeFunction", reclaim) in allowed(resources, "ExecuteFunction")
+
+
+def test_a_task_that_could_not_be_stored_waits_in_an_encrypted_queue(resources: dict[str, Any]) -> None:
+    queue = {"Fn::GetAtt": ["EnqueueFailures", "Arn"]}
+
+    assert invoke_config(resources, "EnqueueFunction")["DestinationConfig"] == {"OnFailure": {"Destination": queue}}
+    assert ("sqs:SendMessage", queue) in allowed(resources, "EnqueueFunction")
+    assert resources["EnqueueFailures"]["Properties"] == {
+        "MessageRetentionPeriod": 14 * 86400,
+        "SqsManagedSseEnabled": True,
+    }
+    assert resources["EnqueueFailures"]["DeletionPolicy"] == "RetainExceptOnCreate"
+
+
+@pytest.mark.parametrize("name", ["ReclaimFunction", "ArchiveFunction"])
+def test_what_the_next_tick_repeats_has_no_destination(resources: dict[str, Any], name: str) -> None:
+    assert not invoke_config(resources, name).get("DestinationConfig")
+
+
+@each_function
+def test_a_function_logs_into_a_group_that_forgets(resources: dict[str, Any], name: str) -> None:
+    group = resources[name]["Properties"]["LoggingConfig"]["LogGroup"]["Ref"]
+
+    assert group == name.replace("Function", "Logs")
+    assert resources[group]["Properties"] == {"RetentionInDays": {"Ref": "LogRetentionDays"}}

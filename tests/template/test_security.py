@@ -1,0 +1,97 @@
+"""Two stacks fit into one account, and no function may do more than it must."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+SECRET_READERS = ["EnqueueFunction", "ExecuteFunction", "ReclaimFunction", "ArchiveFunction"]
+NAMES = {
+    "FunctionName",
+    "RoleName",
+    "QueueName",
+    "LogGroupName",
+    "PolicyName",
+    "UsagePlanName",
+    "GroupName",
+    "LayerName",
+    "Name",
+}
+
+
+def statements(resources: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, resource in resources.items():
+        if resource["Type"] == "AWS::IAM::Role":
+            for policy in resource["Properties"].get("Policies", []):
+                yield from ((name, statement) for statement in policy["PolicyDocument"]["Statement"])
+
+
+def texts(value: object) -> Iterator[str]:
+    """Every string in *value*, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from texts(key)
+            yield from texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts(inner)
+
+
+def test_no_resource_has_a_fixed_name(resources: dict[str, Any]) -> None:
+    given = [(name, r["Properties"][key]) for name, r in resources.items() for key in NAMES & r["Properties"].keys()]
+
+    assert [(name, value) for name, value in given if isinstance(value, str)] == []
+
+
+def test_a_layer_is_named_after_its_stack(resources: dict[str, Any]) -> None:
+    layers = [r["Properties"]["LayerName"] for r in resources.values() if r["Type"] == "AWS::Lambda::LayerVersion"]
+
+    assert sorted(name["Fn::Sub"] for name in layers) == ["${AWS::StackName}-core", "${AWS::StackName}-tasks"]
+
+
+def test_no_statement_holds_for_everything(resources: dict[str, Any]) -> None:
+    broad = [(name, text) for name, s in statements(resources) for text in texts(s) if "*" in text]
+
+    assert broad == []
+
+
+def test_every_statement_allows_and_names_what(resources: dict[str, Any]) -> None:
+    assert all(s.keys() == {"Effect", "Action", "Resource"} for _, s in statements(resources))
+
+
+def test_a_role_is_for_one_service(resources: dict[str, Any]) -> None:
+    roles = [r["Properties"] for r in resources.values() if r["Type"] == "AWS::IAM::Role"]
+    trusted = [role["AssumeRolePolicyDocument"]["Statement"] for role in roles]
+
+    assert all(len(statement) == 1 for statement in trusted)
+    assert {s["Principal"]["Service"][0] for [s] in trusted} == {"lambda.amazonaws.com", "scheduler.amazonaws.com"}
+
+
+def test_the_only_managed_policy_is_the_one_for_logs(resources: dict[str, Any]) -> None:
+    roles = [r["Properties"] for r in resources.values() if r["Type"] == "AWS::IAM::Role"]
+    managed = {arn.rpartition("/")[2] for role in roles for arn in role.get("ManagedPolicyArns", [])}
+
+    assert managed == {"AWSLambdaBasicExecutionRole"}
+
+
+@pytest.mark.parametrize("name", SECRET_READERS)
+def test_a_function_reads_the_one_secret(resources: dict[str, Any], name: str) -> None:
+    [statement] = [
+        statement
+        for role, statement in statements(resources)
+        if role == f"{name}Role" and "secretsmanager:GetSecretValue" in statement["Action"]
+    ]
+
+    assert statement["Action"] == ["secretsmanager:GetSecretValue"]
+    assert statement["Resource"] == {"Fn::Sub": ["${secretArn}", {"secretArn": {"Ref": "MongoSecretArn"}}]}
+
+
+def test_reclaim_refers_to_no_other_function(resources: dict[str, Any]) -> None:
+    own = {name: r for name, r in resources.items() if name.startswith("Reclaim")}
+    others = {"EnqueueFunction", "ExecuteFunction", "ArchiveFunction"}
+
+    assert [name for name, resource in own.items() if others & set(texts(resource))] == []
