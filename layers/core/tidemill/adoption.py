@@ -29,7 +29,7 @@ def _defaults(document: dict[str, Any], now: datetime, adopt_as: str | None) -> 
     retry_at = document.get("next_retry_at")
     attempts = document.get("attempts")
     has_failed = isinstance(attempts, int | float) and attempts > 0
-    defaults = {
+    defaults: dict[str, Any] = {
         "queue": "default",
         "lane": "retry" if has_failed else "fresh",
         "priority": 0,

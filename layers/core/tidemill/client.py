@@ -35,7 +35,7 @@ class Queue:
     def enqueue(
         self,
         name: str,
-        payload: Mapping[str, Any],
+        payload: dict[str, Any],
         *,
         queue: str = "default",
         priority: int = 0,
@@ -72,7 +72,7 @@ class Queue:
         """
         request = new_task(
             name=name,
-            payload=dict(payload) if isinstance(payload, Mapping) else payload,
+            payload=payload,
             queue=queue,
             priority=priority,
             delay_sec=None if delay is None else delay.total_seconds(),

@@ -14,8 +14,10 @@ from pymongo.database import Database
 
 from tidemill.documents import QUEUES, TASK_TYPES, backoff_document
 from tidemill.errors import InvalidRequestError, Problem
+from tidemill.model import Backoff, RetryPolicy, Task
 from tidemill.registry import TaskType
 from tidemill.requests import QUEUE_PATTERN
+from tidemill.retry import resolved
 from tidemill.store import majority, translated
 
 DEFAULT_QUEUE: Final = "default"
@@ -69,7 +71,7 @@ class Directory:
         return bool(self._current().types)
 
     def task_type(self, name: str) -> Mapping[str, Any] | None:
-        """Return the document of the type *name*, or ``None``."""
+        """Return what was declared of the type *name*, or ``None``."""
         return self._current(until=lambda known: name in known.types).types.get(name)
 
     def is_declared(self, queue: str) -> bool:
@@ -87,6 +89,23 @@ class Directory:
             types = {one["_id"]: one for one in self._db[TASK_TYPES].find({})}
             queues = frozenset(one["_id"] for one in self._db[QUEUES].find({}, {"_id": 1}))
         return _Snapshot(read_at=self._monotonic(), types=types, queues=queues)
+
+
+def policy_of(task: Task, directory: Directory, *, deployment: RetryPolicy) -> RetryPolicy:
+    """Return how *task* is retried, by what its executor declared; no task code is imported."""
+    declared = directory.task_type(task.name) or {}
+    return resolved(task, registered=_declared_policy(declared, deployment), deployment=deployment)
+
+
+def _declared_policy(declared: Mapping[str, Any], deployment: RetryPolicy) -> RetryPolicy:
+    retries, backoff = declared.get("max_retries"), declared.get("backoff_policy")
+    try:
+        return RetryPolicy(
+            max_retries=deployment.max_retries if retries is None else int(retries),
+            backoff=deployment.backoff if backoff is None else Backoff(**backoff),
+        )
+    except (TypeError, ValueError):  # edited by hand, or written by a later release
+        return deployment
 
 
 def _type_document(one: TaskType) -> dict[str, Any]:

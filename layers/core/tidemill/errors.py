@@ -59,14 +59,6 @@ class TaskNotFoundError(TidemillError):
         super().__init__(f"there is no task {task_id}")
 
 
-class LeaseLostError(TidemillError):
-    """Another claim, a reclaim or an operator took the lease away; nothing was written."""
-
-    def __init__(self, task_id: TaskId) -> None:
-        self.task_id = task_id
-        super().__init__(f"the lease on task {task_id} is no longer held")
-
-
 class RegistrationError(TidemillError):
     """A task function cannot be registered as it is written."""
 

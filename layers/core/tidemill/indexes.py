@@ -114,6 +114,14 @@ def missing(db: Database[Any]) -> tuple[Index, ...]:
     return tuple(index for index in INDEXES if (index.collection, index.name) not in have)
 
 
+def maintain(db: Database[Any], *, retention: timedelta) -> tuple[Index, ...]:
+    """Make what is missing while the collections are small, and return what is left for `create` to make."""
+    lacking = missing(db)
+    is_small = db[TASKS].estimated_document_count() <= SMALL
+    create(db, INDEXES if is_small else tuple(one for one in INDEXES if one not in lacking), retention=retention)
+    return () if is_small else lacking
+
+
 def create(db: Database[Any], indexes: tuple[Index, ...] = INDEXES, *, retention: timedelta) -> None:
     """Make *indexes* where they are missing and give the expiring ones this *retention*.
 

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import bson
 from bson import json_util
@@ -16,7 +16,7 @@ from bson.errors import InvalidDocument
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from tidemill.errors import InvalidRequestError, Problem
-from tidemill.model import MAX_BACKOFF_SEC, MAX_RETRIES_LIMIT, Backoff
+from tidemill.model import MAX_BACKOFF_SEC, MAX_RETRIES_LIMIT, Backoff, Lane
 
 NAME_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,99}$"
 QUEUE_PATTERN: Final = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}$"
@@ -120,6 +120,49 @@ class NewTask(BaseModel):
         """
         wanted = self.model_dump(exclude={"idempotency_key"}, exclude_none=True)
         return hashlib.sha256(canonical_json(wanted).encode()).hexdigest()
+
+
+class ExecuteRequest(BaseModel):
+    """What starts an executor; ``{}`` is a tick with the deployment's choices."""
+
+    model_config = _REQUEST
+
+    source: Literal["tick", "wake", "backlog"] = "tick"
+    queues: list[Annotated[str, Field(pattern=QUEUE_PATTERN)]] = Field(default=[], max_length=100)
+    lane: Lane | None = None
+    batch_size: int | None = Field(default=None, ge=1, le=1000)
+    concurrency: int | None = Field(default=None, ge=1, le=1000)
+
+
+class SweepRequest(BaseModel):
+    """What starts reclaim by schedule, or archive: nothing to choose."""
+
+    model_config = _REQUEST
+
+
+def dead_owner(event: object) -> str | None:
+    """Return the owner whose death AWS reports in *event*, or ``None`` where it is no such report.
+
+    Lambda sends it to the destination for failures; the request id is what the executor's leases are held under.
+    """
+    context = event.get("requestContext") if isinstance(event, dict) else None
+    owner = context.get("requestId") if isinstance(context, dict) else None
+    return owner if isinstance(owner, str) and owner else None
+
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+def parsed(model: type[_M], event: object) -> _M:
+    """Return *event* as *model*; ``null`` is as good as ``{}``.
+
+    Raises:
+        InvalidRequestError: With every problem found.
+    """
+    try:
+        return model.model_validate({} if event is None else event)
+    except ValidationError as error:
+        raise InvalidRequestError(problems(error, below="event")) from None
 
 
 def new_task(**fields: Any) -> NewTask:  # noqa: ANN401 - that is what it validates

@@ -20,18 +20,13 @@ def get(tasks: Tasks, task_id: TaskId) -> Task | Malformed | None:
     return None if raw is None else read(raw)
 
 
-def cancel(
-    tasks: Tasks, task_id: TaskId, *, now: datetime, force: bool = False, source: str | None = None
-) -> Task | Malformed | None:
+def cancel(tasks: Tasks, task_id: TaskId, *, now: datetime, force: bool = False) -> Task | Malformed | None:
     """Cancel a pending task, ask a processing one to stop, and return it as it then is.
 
     With *force* a processing task loses its lease and is cancelled at once; what its worker still does is
-    refused. With *source* only a task of that caller is touched. ``None``: no such task is pending or
-    processing.
+    refused. ``None``: no such task is pending or processing.
     """
     where: dict[str, Any] = {"_id": task_id, "status": {"$in": ["pending", "processing"]}}
-    if source is not None:
-        where["trace.source"] = source
     stops = True if force else {"$eq": ["$status", "pending"]}
     with translated():
         raw = tasks.find_one_and_update(where, [_stopped(stops, now=now)], return_document=ReturnDocument.AFTER)

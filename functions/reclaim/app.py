@@ -1,0 +1,33 @@
+"""Takes back what vanished executors held: each minute, and at once when the platform reports a death."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from aws_lambda_powertools import Logger
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from tidemill import bootstrap
+from tidemill.reclaim import reclaim
+from tidemill.requests import SweepRequest, dead_owner, parsed
+
+MARGIN = timedelta(seconds=10)
+
+logger = Logger(service="tidemill-reclaim")
+
+
+def lambda_handler(event: Any, context: LambdaContext | None) -> dict[str, Any]:  # noqa: ANN401 - two kinds of event
+    """Reclaim, expire, adopt, quarantine; return the counts.
+
+    Raises:
+        InvalidRequestError: The event is neither a tick nor the failure of an executor.
+        UnavailableError: MongoDB failed; the next tick goes on.
+    """
+    owner = dead_owner(event)
+    if owner is None:
+        parsed(SweepRequest, event)
+    missing = bootstrap.missing_indexes()
+    report = reclaim(bootstrap.keeper(), until=bootstrap.until(context, margin=MARGIN), dead_owner=owner)
+    logger.info("reclaimed", extra={"dead_owner": owner, "missing_indexes": list(missing), **report})
+    return report | {"missing_indexes": list(missing)}

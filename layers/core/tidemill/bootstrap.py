@@ -1,0 +1,187 @@
+"""Where the environment ends: clients, clock, registry and settings, each made once per process."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from functools import cache
+from typing import Any, Final, Protocol
+
+import pymongo
+from pymongo.database import Database
+from pymongo.errors import ConfigurationError, InvalidURI
+
+from tidemill import control, indexes, settings
+from tidemill.client import Queue
+from tidemill.clock import ServerClock
+from tidemill.control import Directory
+from tidemill.documents import DEAD_LETTERS
+from tidemill.errors import SettingsError, UnsupportedServerError
+from tidemill.executor import Order, Runtime
+from tidemill.model import LANES
+from tidemill.reclaim import Keeper
+from tidemill.registry import load
+from tidemill.requests import ExecuteRequest
+from tidemill.store import Tasks, open_tasks
+
+LOCAL_LIFE: Final = timedelta(seconds=120)
+"""How long a call without a Lambda context is taken to live."""
+
+TASK_PACKAGE: Final = "tasks"
+
+
+class Context(Protocol):
+    """The part of the Lambda context that is used."""
+
+    @property
+    def aws_request_id(self) -> str:
+        """The id of the invocation."""
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return what is left of the invocation."""
+
+
+@cache
+def chosen() -> settings.Settings:
+    """Return the deployment's settings.
+
+    Raises:
+        SettingsError: A variable is malformed, or none says where MongoDB is.
+    """
+    return settings.from_environment(os.environ)
+
+
+@cache
+def database(role: str, *, timeout_sec: float = 10.0, pool: int = 2) -> Database[Any]:
+    """Return the database, through a client with short time-outs that is named after *role*.
+
+    Raises:
+        SettingsError: The URI cannot be used; its text is not shown.
+        UnsupportedServerError: It is Amazon DocumentDB's.
+    """
+    uri = chosen().mongodb_uri or _secret_uri()
+    if ".docdb." in uri and "amazonaws.com" in uri:
+        raise UnsupportedServerError("Amazon DocumentDB lacks the partial indexes Tidemill stands on: use MongoDB")
+    try:
+        client: pymongo.MongoClient[Any] = pymongo.MongoClient(
+            uri,
+            appname=f"tidemill-{role}",
+            connectTimeoutMS=2000,
+            maxIdleTimeMS=60_000,
+            maxPoolSize=pool,
+            minPoolSize=0,
+            retryWrites=True,
+            serverSelectionTimeoutMS=3000,
+            timeoutMS=int(timeout_sec * 1000),
+            tz_aware=True,
+            w="majority",
+            waitQueueTimeoutMS=2000,
+        )
+    except (ConfigurationError, InvalidURI, ValueError, TypeError):
+        raise SettingsError("MONGODB_URI (or the secret) is not a MongoDB URI that can be used") from None
+    return client[chosen().database]
+
+
+@cache
+def queue() -> Queue:
+    """Return the queue that the enqueue function writes to."""
+    db = database("enqueue", timeout_sec=4.0)
+    return Queue(db, directory=directory())
+
+
+@cache
+def directory() -> Directory:
+    """Return the declared names the enqueue function accepts."""
+    return Directory(database("enqueue", timeout_sec=4.0))
+
+
+@cache
+def runtime() -> Runtime:
+    """Return what executions share, with the task functions imported and declared."""
+    db = database("execute", pool=4)
+    clock = ServerClock(db)
+    registry = load(TASK_PACKAGE)
+    control.declare_types(db, registry, release=chosen().release, now=clock.now())
+    return Runtime(tasks=open_tasks(db), registry=registry, settings=chosen(), clock=clock)
+
+
+@cache
+def keeper() -> Keeper:
+    """Return what reclaiming needs."""
+    db = database("reclaim")
+    known = Directory(db)
+    return Keeper(
+        tasks=open_tasks(db),
+        clock=ServerClock(db),
+        policy=lambda task: control.policy_of(task, known, deployment=chosen().retry),
+        adopt_as=chosen().adopt_as,
+    )
+
+
+@cache
+def missing_indexes() -> tuple[str, ...]:
+    """Make the indexes that are missing while that is quick; return the names of those that still are."""
+    return tuple(one.name for one in indexes.maintain(database("reclaim"), retention=chosen().retention))
+
+
+@cache
+def archives() -> tuple[Tasks, Tasks, ServerClock]:
+    """Return the tasks, the dead letters, and the clock."""
+    db = database("archive")
+    return open_tasks(db), open_tasks(db, DEAD_LETTERS), ServerClock(db)
+
+
+def order(request: ExecuteRequest, context: Context | None) -> Order:
+    """Return the order that *request* makes of this invocation."""
+    return Order(
+        owner=owner(context),
+        remaining=remaining(context),
+        queues=tuple(request.queues),
+        lanes=LANES if request.lane is None else (request.lane,),
+        concurrency=request.concurrency,
+        batch_size=request.batch_size,
+    )
+
+
+def owner(context: Context | None) -> str:
+    """Return the name leases are held under: the request id, by which the platform reports a death."""
+    return context.aws_request_id if context is not None else f"local-{os.getpid()}"
+
+
+def remaining(context: Context | None) -> timedelta:
+    """Return what is left of this invocation."""
+    return LOCAL_LIFE if context is None else timedelta(milliseconds=context.get_remaining_time_in_millis())
+
+
+def until(context: Context | None, *, margin: timedelta) -> float:
+    """Return when to stop, on the monotonic clock: *margin* before the invocation ends."""
+    return time.monotonic() + (remaining(context) - margin).total_seconds()
+
+
+def _secret_uri() -> str:
+    arn = chosen().secret_arn
+    if arn is None:
+        raise SettingsError("MONGODB_URI is missing: set it, or MONGODB_SECRET_ARN")
+    return _read_secret(arn)
+
+
+def _read_secret(arn: str) -> str:
+    import json  # noqa: PLC0415 - boto3 costs 0.3 s of a cold start that a plain URI does not need
+
+    import boto3  # noqa: PLC0415
+    from botocore.config import Config  # noqa: PLC0415
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+    short = Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2})
+    try:
+        text = boto3.client("secretsmanager", config=short).get_secret_value(SecretId=arn)["SecretString"]
+    except (BotoCoreError, ClientError, KeyError) as error:
+        raise SettingsError(f"the secret in MONGODB_SECRET_ARN cannot be read ({type(error).__name__})") from None
+    try:
+        stored = json.loads(text)
+    except ValueError:
+        return text
+    if isinstance(stored, dict) and isinstance(stored.get("uri"), str):
+        return str(stored["uri"])
+    raise SettingsError("the secret in MONGODB_SECRET_ARN must be a URI, or JSON with a field uri")

@@ -1,0 +1,79 @@
+"""What every test may ask for: a real MongoDB, a database of its own, a clock it owns."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+from tidemill import indexes
+from tidemill.documents import DEAD_LETTERS
+from tidemill.store import Tasks, open_tasks
+from tidemill.testing import Mongod
+
+T0 = datetime(2026, 7, 1, 9, 0, tzinfo=UTC)
+
+
+class ManualClock:
+    """A clock that the test moves."""
+
+    def __init__(self, at: datetime = T0) -> None:
+        self.at = at
+
+    def now(self) -> datetime:
+        return self.at
+
+    def move(self, span: timedelta) -> datetime:
+        self.at += span
+        return self.at
+
+
+@pytest.fixture(scope="session")
+def mongod() -> Iterator[Mongod]:
+    with Mongod() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def client(mongod: Mongod) -> Iterator[MongoClient[dict[str, Any]]]:
+    with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True) as client:
+        yield client
+
+
+@pytest.fixture
+def db(client: MongoClient[dict[str, Any]]) -> Iterator[Database[dict[str, Any]]]:
+    """An empty database with every index."""
+    database = client[f"test_{uuid.uuid4().hex}"]
+    indexes.create(database, retention=timedelta(days=7))
+    yield database
+    client.drop_database(database.name)
+
+
+@pytest.fixture
+def tasks(db: Database[dict[str, Any]]) -> Tasks:
+    return open_tasks(db)
+
+
+@pytest.fixture
+def dead(db: Database[dict[str, Any]]) -> Tasks:
+    return open_tasks(db, DEAD_LETTERS)
+
+
+@pytest.fixture
+def now() -> datetime:
+    return T0
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    return random.Random(20260701)
