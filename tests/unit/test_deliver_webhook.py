@@ -15,13 +15,7 @@ import pytest
 
 from tasks.deliver_webhook import Webhook, deliver_webhook
 from tasks.noop import noop
-from tests.unit.webhook_receiver import (
-    CTX,
-    TASK_ID,
-    Receiver,
-    context,
-    receiver,
-)
+from tests.unit.webhook_receiver import CTX, TASK_ID, Receiver, context, receiver
 from tidemill import Fail, SettingsError
 
 
@@ -36,9 +30,6 @@ def loopback_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 def hooks() -> Iterator[Receiver]:
     with receiver() as server:
         yield server
-
-
-# What is sent
 
 
 def test_the_body_arrives_as_json_and_the_result_holds_status_and_duration(hooks: Receiver) -> None:
@@ -112,15 +103,12 @@ def test_proxies_of_the_environment_are_ignored(hooks: Receiver, monkeypatch: py
     assert deliver_webhook(Webhook(url=hooks.url), CTX)["status"] == 200
 
 
-# The environment
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("WEBHOOK_ALLOWED_HOSTS", "https://s3cr3t"),
         ("WEBHOOK_ALLOWED_NETWORKS", "s3cr3t"),
-        ("WEBHOOK_SECRET", "whsec_s3cr3t!"),
+        ("WEBHOOK_SECRET", "whsec_!s3cr3tAA"),
         ("WEBHOOK_SECRET", "whsec_"),
         ("WEBHOOK_SECRET", "s3cr3t\n"),
         ("WEBHOOK_SECRET", "s3cr3t\udcff"),

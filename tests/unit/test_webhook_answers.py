@@ -6,11 +6,12 @@ import socket
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
 from tasks._egress import Egress
+from tasks._exchange import Deadline, _DeadlineSocket
 from tasks._verdict import retry_after
 from tasks.deliver_webhook import Sender, Webhook, deliver
 from tests.unit.webhook_receiver import (
@@ -89,9 +90,6 @@ def test_retry_after_is_seconds_or_a_date_and_never_more_than_a_day(
     assert retry_after(value, now=NOW) == expected
 
 
-# When there is no answer
-
-
 def test_a_refused_connection_is_retried() -> None:
     with closed_port() as port:
         error = refusal(Retry, f"http://127.0.0.1:{port}/")
@@ -152,6 +150,22 @@ def test_silence_and_drip_end_with_the_payload_s_or_the_task_s_time(
 def test_a_receiver_that_does_not_read_is_given_up() -> None:
     with raw_receiver(silent) as server:
         assert refusal(Retry, server.url, body="x" * 16_000_000, timeout_sec=0.3).code == "timeout"
+
+
+def test_a_receiver_that_sips_is_given_up() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+    def sip() -> None:
+        while theirs.recv(1024):
+            time.sleep(0.005)
+
+    sipper = Thread(target=sip)
+    sipper.start()
+    with theirs:
+        with ours, pytest.raises(TimeoutError):
+            _DeadlineSocket(ours, Deadline.after(0.1)).sendall(b"x" * 200_000)
+        sipper.join()
 
 
 def test_with_no_time_left_nothing_is_sent() -> None:

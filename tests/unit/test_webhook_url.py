@@ -94,3 +94,8 @@ def test_a_url_that_could_be_read_otherwise_is_refused_and_not_repeated(url: str
     assert caught.value.code == "bad_url"
     assert not url or url not in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_credentials_in_a_url_are_pointed_to_a_header() -> None:
+    with pytest.raises(Fail, match="send them in a header"):
+        parse_url("https://user:secret@example.com/")

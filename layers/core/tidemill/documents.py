@@ -28,6 +28,9 @@ QUEUES: Final = "queues"
 RAW: Final = CodecOptions(document_class=RawBSONDocument)
 _STRICT: Final = CodecOptions[dict[str, Any]](tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 _FORGIVING: Final = _STRICT.with_options(unicode_decode_error_handler="replace")
+MAX_ATTEMPTS: Final = 2**31 - 1
+"""What ``attempts`` stays below, so that one more can be counted."""
+
 _STATUSES: Final = ("pending", "processing", "done", "failed", "cancelled")
 EARLIEST: Final = datetime(1, 1, 1, tzinfo=UTC)
 LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)
@@ -94,7 +97,7 @@ def _task(doc: dict[str, Any]) -> Task:
         priority=_may(doc, "priority", _whole, 0),
         due_at=due_at,
         next_retry_at=_may(doc, "next_retry_at", _date, None),
-        attempts=_need(doc, "attempts", _count),
+        attempts=_need(doc, "attempts", _attempts),
         max_retries=_may(doc, "max_retries", _count, None),
         backoff=_may(doc, "backoff_policy", _backoff, None),
         timeout=_may(doc, "timeout_sec", _span, None),
@@ -155,6 +158,13 @@ def _whole(value: Any) -> int:  # noqa: ANN401 - shells write 3 as 3.0
 def _count(value: Any) -> int:  # noqa: ANN401
     number = _whole(value)
     if number < 0:
+        raise ValueError
+    return number
+
+
+def _attempts(value: Any) -> int:  # noqa: ANN401
+    number = _count(value)
+    if number >= MAX_ATTEMPTS:
         raise ValueError
     return number
 

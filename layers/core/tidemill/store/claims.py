@@ -16,12 +16,12 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import PyMongoError, WriteError
 
 from tidemill import indexes
-from tidemill.documents import EARLIEST, decode, read
+from tidemill.documents import EARLIEST, MAX_ATTEMPTS, decode, read
 from tidemill.model import Lease, Malformed, Task, TaskId
 from tidemill.store.collections import Tasks, translated
 from tidemill.store.scans import MAX_WIDTH, ORDER, Scan, advanced, due_filter
 
-COUNTABLE: Final[dict[str, Any]] = {"$gte": 0, "$lt": 2**31 - 1, "$not": {"$type": "array"}}
+COUNTABLE: Final[dict[str, Any]] = {"$gte": 0, "$lt": MAX_ATTEMPTS, "$not": {"$type": "array"}}
 """What ``attempts`` must be to be incremented: one document where it is not would end the whole stamp."""
 
 _KEYS: Final = CodecOptions[dict[str, Any]](
@@ -113,7 +113,9 @@ def take(tasks: Tasks, ids: list[TaskId], *, lease: Lease, now: datetime, suspec
     with_token: dict[str, Any] = {"lease.token": lease.token}
     either = {"$or": [with_token, {"status": "pending"}]}
     try:
-        found = list(tasks.find({"_id": {"$in": ids}, **(with_token if stamped == len(ids) else either)}))
+        found = list(
+            tasks.find({"_id": {"$in": ids}, **(with_token if stamped == len(ids) else either)}, batch_size=len(ids) + 1)
+        )
     except PyMongoError as blind:
         return Claim(scan=_NOWHERE, scanned=len(ids), error=error or blind, unresolved=True)
     return _sorted_out(found, lease=lease, now=now, tried=len(ids), error=error)
@@ -166,7 +168,7 @@ def _queue_order(task: Task | Malformed) -> tuple[int, datetime]:
 
 
 def _countable(attempts: object) -> bool:
-    return isinstance(attempts, int | float) and not isinstance(attempts, bool) and 0 <= attempts < 2**31 - 1
+    return isinstance(attempts, int | float) and not isinstance(attempts, bool) and 0 <= attempts < MAX_ATTEMPTS
 
 
 def _sample(window: list[dict[str, Any]], limit: int, rng: random.Random) -> list[dict[str, Any]]:

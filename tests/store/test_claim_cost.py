@@ -1,0 +1,115 @@
+"""What a claim costs the server, in keys examined and entries stepped over: counted, not timed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+from tidemill import indexes
+from tidemill.model import Succeeded
+from tidemill.settlement import Settlement
+from tidemill.store import Tasks, claims, open_tasks, settles
+from tidemill.store.scans import ORDER, Scan, due_filter
+from tidemill.testing import Mongod
+
+from tests.builders import add, document, lease, whole
+
+BATCH = 100
+
+
+@pytest.fixture(scope="module")
+def crowded(mongod: Mongod) -> Iterator[Database[dict[str, Any]]]:
+    """100,000 finished, 100,000 delayed and 10,000 due tasks."""
+    now = datetime(2026, 7, 1, 9, 0).astimezone()
+    with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True) as client:
+        db = client["crowded"]
+        indexes.create(db, retention=timedelta(days=7))
+        tomorrow = now + timedelta(days=1)
+        for _ in range(10):
+            add(db["tasks"], [document(now, status="done", retain_from=tomorrow) for _ in range(10_000)])
+            add(db["tasks"], [document(now, due_at=tomorrow, next_retry_at=tomorrow) for _ in range(10_000)])
+        add(db["tasks"], [document(now) for _ in range(10_000)])
+        yield db
+
+
+def test_a_claim_examines_one_key_a_task_and_fetches_and_sorts_nothing(crowded: Database[dict[str, Any]]) -> None:
+    now = datetime(2026, 7, 1, 9, 0).astimezone()
+
+    plan = explain(crowded, Scan(queue="default", lane="fresh"), now=now)
+
+    assert plan["totalKeysExamined"] == BATCH
+    assert plan["totalDocsExamined"] == 0
+    assert plan["nReturned"] == BATCH
+    assert stages(plan["executionStages"]) == {"LIMIT", "PROJECTION_COVERED", "IXSCAN"}
+
+
+def test_a_later_claim_examines_no_more_than_the_keys_at_its_seams(crowded: Database[dict[str, Any]]) -> None:
+    now = datetime(2026, 7, 1, 9, 0).astimezone()
+    tasks = open_tasks(crowded)
+    scan = Scan(queue="default", lane="fresh")
+    first = claims.claim(tasks, scan, limit=BATCH, lease=lease(now), now=now, rng=random.Random(1))
+
+    plan = explain(crowded, first.scan, now=now)
+
+    assert len(first.tasks) == BATCH
+    assert plan["totalKeysExamined"] <= BATCH + 3
+    assert plan["totalDocsExamined"] == 0
+    assert stages(plan["executionStages"]).isdisjoint({"FETCH", "SORT", "COLLSCAN"})
+
+
+def test_a_drain_steps_over_next_to_no_entries_of_what_was_just_claimed(db: Database[dict[str, Any]], now: datetime) -> None:
+    tasks = open_tasks(db)
+    total = 20_000
+    for _ in range(total // 5_000):
+        add(tasks, [document(now) for _ in range(5_000)])
+    before = skipped(db)
+
+    drained = drain(tasks, now)
+
+    assert drained == total
+    assert (skipped(db) - before) / total <= 5
+
+
+def drain(tasks: Tasks, now: datetime) -> int:
+    """Claim and settle all there is, batch by batch."""
+    scan = Scan(queue="default", lane="fresh")
+    rng = random.Random(1)
+    drained = 0
+    while True:
+        taken = claims.claim(tasks, scan, limit=BATCH, lease=lease(now), now=now, rng=rng)
+        scan = taken.scan
+        if not taken.tasks:
+            return drained
+        done = [Settlement(task=task, outcome=Succeeded(result=None)) for task in whole(taken.tasks)]
+        drained += len(settles.settle(tasks, done, now=now).settled)
+
+
+def skipped(db: Database[dict[str, Any]]) -> int:
+    """Entries that cursors stepped over because they are no longer there."""
+    cursor = db.client.admin.command("serverStatus")["wiredTiger"]["cursor"]
+    return sum(count for name, count in cursor.items() if name.startswith("Total number of entries skipped by cursor"))
+
+
+def explain(db: Database[dict[str, Any]], scan: Scan, *, now: datetime) -> dict[str, Any]:
+    """How the server finds the next ids of *scan*, executed."""
+    query = {
+        "find": "tasks",
+        "filter": due_filter(scan, now=now),
+        "projection": {"_id": 1, "priority": 1, "due_at": 1},
+        "sort": ORDER,
+        "hint": indexes.CLAIM,
+        "limit": BATCH,
+    }
+    plan: dict[str, Any] = db.command("explain", query, verbosity="executionStats")["executionStats"]
+    return plan
+
+
+def stages(plan: dict[str, Any]) -> set[str]:
+    """The names of all stages of a plan."""
+    below = [plan["inputStage"]] if "inputStage" in plan else plan.get("inputStages", [])
+    return {plan["stage"]}.union(*(stages(one) for one in below))

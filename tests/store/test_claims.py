@@ -1,0 +1,239 @@
+"""Claiming: who gets what, in which order, and what a stamp that fails leaves behind."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo import MongoClient, monitoring
+from pymongo.database import Database
+
+from tests.builders import MINUTE, add, claim, claim_one, document, lease, stored, whole
+from tidemill import MissingIndexError
+from tidemill.model import Lane, Malformed
+from tidemill.store import Tasks, claims, open_tasks, settles
+from tidemill.store.scans import Scan
+from tidemill.testing import Mongod
+
+SECOND = timedelta(seconds=1)
+
+
+def test_a_claimed_task_carries_a_lease_and_one_more_attempt(tasks: Tasks, now: datetime) -> None:
+    [task_id] = add(tasks, [document(now)])
+    held = lease(now, owner="invocation-1")
+
+    taken = claims.take(tasks, [task_id], lease=held, now=now)
+
+    [task] = whole(taken.tasks)
+    assert (task.status, task.attempts, task.lease) == ("processing", 1, held)
+    assert stored(tasks, task_id)["lease"] == {"token": held.token, "owner": "invocation-1", "expires_at": now + MINUTE}
+
+
+def test_the_order_is_priority_then_due_time_then_id(tasks: Tasks, now: datetime) -> None:
+    ids = [ObjectId() for _ in range(4)]
+    add(
+        tasks,
+        [
+            document(now, _id=ids[0]),
+            document(now, _id=ids[1], due_at=now - SECOND),
+            document(now, _id=ids[2], priority=5),
+            document(now, _id=ids[3]),
+        ],
+    )
+
+    assert [task.id for task in claim(tasks, now).tasks] == [ids[2], ids[1], ids[0], ids[3]]
+
+
+def test_what_is_not_due_yet_is_not_claimed(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now, due_at=now + timedelta(milliseconds=1))])
+
+    assert claim(tasks, now).tasks == ()
+    assert len(claim(tasks, now + timedelta(milliseconds=1)).tasks) == 1
+
+
+def test_a_delayed_task_is_claimed_once_when_its_time_has_come(tasks: Tasks, now: datetime) -> None:
+    hours = now + timedelta(hours=6)
+    add(tasks, [document(now, due_at=hours, next_retry_at=hours)])
+
+    early = [claim(tasks, now + timedelta(minutes=5 * step)).tasks for step in range(72)]
+
+    assert not any(early)
+    assert len(claim(tasks, hours).tasks) == 1
+    assert claim(tasks, hours).tasks == ()
+
+
+def test_lanes_and_queues_are_apart(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now, queue="eu"), document(now, lane="retry"), document(now)])
+
+    for queue, lane in [("eu", "fresh"), ("default", "retry"), ("default", "fresh")]:
+        [task] = whole(claim(tasks, now, queue=queue, lane=lane).tasks)  # type: ignore[arg-type]
+        assert (task.queue, task.lane) == (queue, lane)
+
+
+def test_a_task_that_was_put_off_between_read_and_stamp_is_left_alone(tasks: Tasks, now: datetime) -> None:
+    # Another claimer was quicker, it failed there, and its retry is not due: the stamp must see that.
+    [task_id] = add(tasks, [document(now, due_at=now + MINUTE)])
+
+    taken = claims.take(tasks, [task_id], lease=lease(now), now=now)
+
+    assert (taken.tasks, stored(tasks, task_id)["attempts"]) == ((), 0)
+
+
+def test_a_task_that_another_holds_is_not_taken_over(tasks: Tasks, now: datetime) -> None:
+    [task_id] = add(tasks, [document(now)])
+    held = claim_one(tasks, now, owner="A")
+
+    taken = claims.take(tasks, [task_id], lease=lease(now, owner="B"), now=now)
+
+    assert (taken.tasks, taken.lost) == ((), 1)
+    assert held.lease is not None
+    assert stored(tasks, task_id)["lease"]["token"] == held.lease.token
+
+
+def test_a_claim_reads_stamps_and_reads_back_whatever_its_size(
+    mongod: Mongod, db: Database[Any], now: datetime
+) -> None:
+    counter = _Commands()
+    with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[counter]) as client:
+        tasks = open_tasks(client[db.name])
+        add(tasks, [document(now) for _ in range(250)])
+        counter.names.clear()
+
+        taken = claim(tasks, now, limit=200)
+        commands = list(counter.names)
+
+    assert len(taken.tasks) == 200
+    assert commands == ["find", "update", "find"]
+
+
+def test_a_scan_goes_on_behind_what_it_took_and_sees_higher_priorities_at_once(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now) for _ in range(6)])
+    first = claims.claim(tasks, _fresh(), limit=3, lease=lease(now), now=now, rng=random.Random(1))
+    [urgent] = add(tasks, [document(now, priority=9)])
+
+    second = claims.claim(tasks, first.scan, limit=10, lease=lease(now), now=now, rng=random.Random(1))
+
+    assert len(first.tasks) == 3
+    assert second.tasks[0].id == urgent
+    assert len(second.tasks) == 4
+    assert second.dry
+
+
+def test_what_was_put_back_behind_a_scan_is_seen_by_a_full_look(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now) for _ in range(3)])
+    first = claims.claim(tasks, _fresh(), limit=3, lease=lease(now), now=now, rng=random.Random(1))
+    settles.release(tasks, whole(first.tasks)[:1], now=now)
+
+    behind = claims.claim(tasks, first.scan, limit=3, lease=lease(now), now=now, rng=random.Random(1))
+    full = claims.claim(tasks, first.scan.from_head(), limit=3, lease=lease(now), now=now, rng=random.Random(1))
+
+    assert (behind.tasks, len(full.tasks)) == ((), 1)
+
+
+def test_a_task_whose_worker_vanished_is_named_and_not_taken(tasks: Tasks, now: datetime) -> None:
+    suspect, innocent = add(tasks, [document(now, crashes=1, due_at=now - SECOND), document(now)])
+
+    taken = claim(tasks, now)
+
+    assert [task.id for task in taken.tasks] == [innocent]
+    assert taken.suspects == (suspect,)
+    assert stored(tasks, suspect)["status"] == "pending"
+    [alone] = claims.take(tasks, [suspect], lease=lease(now), now=now, suspects=True).tasks
+    assert alone.id == suspect
+
+
+@pytest.mark.parametrize("attempts", ["3", None, [3], True, -1, 2**31 - 1, 2**63 - 1, {"n": 1}])
+def test_a_document_whose_attempts_cannot_be_counted_does_not_stop_the_stamp(
+    tasks: Tasks, now: datetime, attempts: Any
+) -> None:
+    broken, *good = add(tasks, [document(now, attempts=attempts, due_at=now - SECOND), *(document(now) for _ in "123")])
+
+    taken = claim(tasks, now)
+
+    assert taken.error is None
+    assert [task.id for task in taken.tasks] == good
+    assert [one.id for one in taken.unclaimable] == [broken]
+    assert stored(tasks, broken)["attempts"] == attempts
+
+
+def test_a_document_without_attempts_is_reported(tasks: Tasks, now: datetime) -> None:
+    broken = document(now)
+    del broken["attempts"]
+    add(tasks, [broken])
+
+    [one] = claim(tasks, now).unclaimable
+
+    assert (one.id, one.problem) == (broken["_id"], "attempts is missing")
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"payload": "text"}, "payload"),
+        ({"payload": None}, "payload"),
+        ({"name": ""}, "name"),
+        ({"name": 7}, "name"),
+        ({"max_retries": "3"}, "max_retries"),
+        ({"backoff_policy": {"base_sec": -1}}, "backoff_policy"),
+        ({"timeout_sec": 0}, "timeout_sec"),
+        ({"expires_at": "tomorrow"}, "expires_at"),
+        ({"priority": "high"}, "priority"),
+    ],
+)
+def test_a_malformed_document_is_claimed_as_such_and_stops_nothing(
+    tasks: Tasks, now: datetime, fields: dict[str, Any], problem: str
+) -> None:
+    add(tasks, [document(now, **fields), document(now), document(now)])
+
+    taken = claim(tasks, now)
+
+    [malformed] = [one for one in taken.tasks if isinstance(one, Malformed)]
+    assert malformed.problem.startswith(problem)
+    assert malformed.lease is not None
+    assert len(taken.tasks) == 3
+
+
+def test_ids_that_are_no_object_ids_and_fields_nobody_knows_are_fine(tasks: Tasks, now: datetime) -> None:
+    ids = ["a string", 7, {"a": 1}]
+    add(tasks, [document(now, _id=one, colour="blue") for one in ids])
+
+    taken = whole(claim(tasks, now).tasks)
+
+    assert sorted(map(str, (task.id for task in taken))) == sorted(map(str, ids))
+
+
+def test_without_the_index_a_claim_says_what_to_run(db: Database[Any], tasks: Tasks, now: datetime) -> None:
+    db["tasks"].drop_index("claim")
+
+    with pytest.raises(MissingIndexError, match="tidemill indexes"):
+        claim(tasks, now)
+
+
+def test_the_queues_are_those_of_pending_tasks(tasks: Tasks, now: datetime) -> None:
+    add(
+        tasks,
+        [document(now, queue="eu"), document(now), document(now, queue="us", status="done"), {"status": "pending"}],
+    )
+
+    assert sorted(claims.queues(tasks), key=str) == [None, "default", "eu"]
+
+
+def _fresh(lane: Lane = "fresh") -> Scan:
+    return Scan(queue="default", lane=lane)
+
+
+class _Commands(monitoring.CommandListener):
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def started(self, event: monitoring.CommandStartedEvent) -> None:
+        self.names.append(event.command_name)
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+        pass
+
+    def failed(self, event: monitoring.CommandFailedEvent) -> None:
+        pass
