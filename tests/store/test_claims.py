@@ -109,28 +109,28 @@ def test_a_claim_reads_stamps_and_reads_back_whatever_its_size(
     assert commands == ["find", "update", "find"]
 
 
-def test_a_scan_goes_on_behind_what_it_took_and_sees_higher_priorities_at_once(tasks: Tasks, now: datetime) -> None:
-    add(tasks, [document(now) for _ in range(6)])
+def test_a_scan_goes_on_behind_what_it_took(tasks: Tasks, now: datetime) -> None:
+    ids = add(tasks, [document(now, priority=priority) for priority in (2, 1, 1, 1, 0, -1)])
     first = claims.claim(tasks, _fresh(), limit=3, lease=lease(now), now=now, rng=random.Random(1))
-    [urgent] = add(tasks, [document(now, priority=9)])
 
     second = claims.claim(tasks, first.scan, limit=10, lease=lease(now), now=now, rng=random.Random(1))
 
-    assert len(first.tasks) == 3
-    assert second.tasks[0].id == urgent
-    assert len(second.tasks) == 4
+    assert [task.id for task in first.tasks] == ids[:3]
+    assert [task.id for task in second.tasks] == ids[3:]
     assert second.dry
 
 
-def test_what_was_put_back_behind_a_scan_is_seen_by_a_full_look(tasks: Tasks, now: datetime) -> None:
+def test_what_comes_up_behind_a_scan_is_seen_by_a_full_look(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now) for _ in range(3)])
     first = claims.claim(tasks, _fresh(), limit=3, lease=lease(now), now=now, rng=random.Random(1))
     settles.release(tasks, whole(first.tasks)[:1], now=now)
+    [urgent] = add(tasks, [document(now, priority=9)])
 
     behind = claims.claim(tasks, first.scan, limit=3, lease=lease(now), now=now, rng=random.Random(1))
     full = claims.claim(tasks, first.scan.from_head(), limit=3, lease=lease(now), now=now, rng=random.Random(1))
 
-    assert (behind.tasks, len(full.tasks)) == ((), 1)
+    assert behind.tasks == ()
+    assert [task.id for task in full.tasks] == [urgent, first.tasks[0].id]
 
 
 def test_a_task_whose_worker_vanished_is_named_and_not_taken(tasks: Tasks, now: datetime) -> None:

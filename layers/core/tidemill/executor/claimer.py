@@ -17,8 +17,8 @@ from tidemill.selection import lane_quotas
 from tidemill.store import Tasks, claims, sweeps
 from tidemill.store.scans import Scan
 
-LOOK_AGAIN_SEC: Final = 10.0
-"""How often a scan starts from the head, for what was put back behind it."""
+LOOK_AGAIN_SEC: Final = 1.0
+"""How often a scan starts from the head, for higher priorities and for what was put back behind it."""
 
 LOOK_COST: Final = 30.0
 """A full look may cost at most one part in so many of the time."""
@@ -102,7 +102,7 @@ class Claimer:
         place = self._places.get((task.queue, lane))
         if place is not None:
             place.dry_since = None
-            if any(due_at <= _time(one.due_at) for one in place.scan.passed):
+            if place.scan.after is not None and due_at <= _time(place.scan.after.due_at):
                 place.scan = place.scan.from_head()
 
     def _found_queues(self) -> list[str]:
@@ -137,7 +137,7 @@ class Claimer:
             place.scan = place.scan.from_head()
         elif place.dry_since is not None and started - place.dry_since < DRY_SEC:
             return []
-        is_full = not place.scan.passed
+        is_full = place.scan.after is None
         lease = self._lease(now)
         try:
             claim = claims.claim(self._tasks, place.scan, limit=limit, lease=lease, now=now, rng=self._rng)
