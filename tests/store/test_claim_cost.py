@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
+
+from tests.builders import add, document, lease, whole
 from tidemill import indexes
 from tidemill.model import Succeeded
 from tidemill.settlement import Settlement
 from tidemill.store import Tasks, claims, open_tasks, settles
 from tidemill.store.scans import ORDER, Scan, due_filter
 from tidemill.testing import Mongod
-
-from tests.builders import add, document, lease, whole
 
 BATCH = 100
 
@@ -62,7 +62,7 @@ def test_a_later_claim_examines_no_more_than_the_keys_at_its_seams(crowded: Data
     assert stages(plan["executionStages"]).isdisjoint({"FETCH", "SORT", "COLLSCAN"})
 
 
-def test_a_drain_steps_over_next_to_no_entries_of_what_was_just_claimed(db: Database[dict[str, Any]], now: datetime) -> None:
+def test_a_drain_steps_over_next_to_nothing_of_what_it_claimed(db: Database[dict[str, Any]], now: datetime) -> None:
     tasks = open_tasks(db)
     total = 20_000
     for _ in range(total // 5_000):

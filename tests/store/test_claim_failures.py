@@ -3,43 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 import pytest
-from pymongo import MongoClient
-from pymongo.database import Database
 
 from tests.builders import add, claim, document, lease, stored, whole
+from tests.faults import failing
 from tidemill import UnavailableError
-from tidemill.store import Tasks, claims, open_tasks, settles
+from tidemill.store import Tasks, claims, settles
 from tidemill.store.scans import Scan
-from tidemill.testing import Mongod
 
 NOT_WRITABLE_PRIMARY = 10107
 INTERRUPTED = 11601
-
-
-@pytest.fixture
-def mine(mongod: Mongod, db: Database[Any]) -> Iterator[Tasks]:
-    """The tasks through a client of their own, whose commands can be made to fail."""
-    with MongoClient[dict[str, Any]](mongod.uri, appname=db.name, tz_aware=True) as client:
-        yield open_tasks(client[db.name])
-
-
-@contextmanager
-def failing(tasks: Tasks, command: str, *, times: int = 1, **how: Any) -> Iterator[None]:
-    """Let *command*, sent by the client of *tasks*, fail *times* times."""
-    app = tasks.database.name
-    data = {"failCommands": [command], "appName": app, **how}
-    admin = tasks.database.client.admin
-    admin.command("configureFailPoint", "failCommand", mode={"times": times}, data=data)
-    try:
-        yield
-    finally:
-        admin.command("configureFailPoint", "failCommand", mode="off")
 
 
 @pytest.mark.parametrize(

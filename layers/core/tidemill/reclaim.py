@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -70,7 +71,8 @@ def _take_back(
     if not found:
         return False
     now = keeper.clock.now()
-    lost = [_settlement(keeper, task, now=now) for task in found]
+    reclaimer = f"reclaim-{uuid.uuid4().hex}"
+    lost = [replace(_settlement(keeper, task, now=now), reclaimer=reclaimer) for task in found]
     verdict = settles.settle(keeper.tasks, lost, now=now, expired_before=expired_before)
     failed = sum(isinstance(one.outcome, Failed) for one in verdict.settled)
     report["failed"] += failed

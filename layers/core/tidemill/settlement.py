@@ -30,7 +30,7 @@ class Settlement:
 
     ``run`` is ``None`` where it never started: then the attempt is refunded and the log stays as it is.
     ``lost`` says that its worker vanished: the crash is counted. ``bare`` leaves out what might not fit into a
-    document near 16 MiB: result, message and log.
+    document near 16 MiB: result, message and log. ``reclaimer`` is the one run of reclaim that settles it.
     """
 
     task: Task | Malformed
@@ -38,6 +38,17 @@ class Settlement:
     run: Run | None = None
     lost: bool = False
     bare: bool = False
+    reclaimer: str | None = None
+
+    @property
+    def signature(self) -> str | None:
+        """What ``settled_by`` says afterwards: the token of the lease, or who took it away.
+
+        Never the token where it was taken away: the late worker would find its own and believe it had settled.
+        """
+        if self.reclaimer is not None:
+            return self.reclaimer
+        return self.task.lease.token if self.task.lease is not None else None
 
 
 Statement = tuple[dict[str, Any], dict[str, Any]]
@@ -67,8 +78,7 @@ def _guard(task: Task | Malformed, *, expired_before: datetime | None) -> dict[s
 
 
 def _update(settlement: Settlement, outcome: Outcome, *, now: datetime) -> dict[str, Any]:
-    lease = settlement.task.lease
-    values: dict[str, Any] = {"updated_at": now, "settled_by": lease.token if lease else None}
+    values: dict[str, Any] = {"updated_at": now, "settled_by": settlement.signature}
     values |= _values(outcome, now=now)
     if settlement.run is not None and (settlement.lost or not isinstance(outcome, Snoozed)):
         values["attempt_log"] = _log(settlement.task, settlement.run)

@@ -114,7 +114,9 @@ def take(tasks: Tasks, ids: list[TaskId], *, lease: Lease, now: datetime, suspec
     either = {"$or": [with_token, {"status": "pending"}]}
     try:
         found = list(
-            tasks.find({"_id": {"$in": ids}, **(with_token if stamped == len(ids) else either)}, batch_size=len(ids) + 1)
+            tasks.find(
+                {"_id": {"$in": ids}, **(with_token if stamped == len(ids) else either)}, batch_size=len(ids) + 1
+            )
         )
     except PyMongoError as blind:
         return Claim(scan=_NOWHERE, scanned=len(ids), error=error or blind, unresolved=True)

@@ -126,8 +126,7 @@ def _settled_by(tasks: Tasks, settlements: Sequence[Settlement]) -> list[tuple[A
 
 
 def _is_mine(settlement: Settlement, settled_by: list[tuple[Any, Any]]) -> bool:
-    lease = settlement.task.lease
-    return lease is not None and (settlement.task.id, lease.token) in settled_by
+    return settlement.signature is not None and (settlement.task.id, settlement.signature) in settled_by
 
 
 def _released(now: datetime) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""What a test needs that uses Tidemill: a real MongoDB that leaves nothing behind."""
+"""What a test needs that uses Tidemill: a real MongoDB that leaves nothing behind, and a Lambda context."""
 
+from tidemill.testing.context import FakeContext
 from tidemill.testing.mongod import (
     Mongod,
     MongodNotFoundError,
@@ -7,4 +8,4 @@ from tidemill.testing.mongod import (
     NotLoopbackError,
 )
 
-__all__ = ["Mongod", "MongodNotFoundError", "MongodStartError", "NotLoopbackError"]
+__all__ = ["FakeContext", "Mongod", "MongodNotFoundError", "MongodStartError", "NotLoopbackError"]
