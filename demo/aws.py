@@ -11,6 +11,7 @@ from demo.functions import Context, death_of, event, handler
 
 TICK_SEC = 1.0
 MAX_EXECUTORS = 3
+PATIENCE_SEC = 20.0
 NEWS = 6
 
 
@@ -45,8 +46,12 @@ class Aws:
         """Do what has to come before the first enqueue: `reclaim` makes the indexes, `execute` declares its tasks."""
         self.reclaim(event("reclaim"))
         self.execute()
-        while self._executors:
-            self._watch(wait_sec=TICK_SEC)
+        self.drain(until_sec=PATIENCE_SEC)
+
+    def drain(self, *, until_sec: float) -> None:
+        """Start nothing more, and wait until what runs has ended or *until_sec* have elapsed."""
+        while self._executors and self.elapsed < until_sec:
+            self._watch(wait_sec=until_sec - self.elapsed)
 
     def step(self, *, wait_sec: float) -> None:
         """Do what is due now; wait for at most *wait_sec* for something to happen."""

@@ -15,7 +15,7 @@ from tasks._signature import signature
 
 LATENCY_SEC = 0.05
 FAILURES_OF_FLAKY = 2
-STATUS = {"/ok": 200, "/flaky": 200, "/broken": 500, "/reject": 422}
+STATUS = {"/hooks/orders": 200, "/ok": 200, "/flaky": 200, "/broken": 500, "/reject": 422}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

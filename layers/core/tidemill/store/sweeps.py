@@ -23,9 +23,10 @@ CLAIMABLE: Final[dict[str, Any]] = {
 }
 """What a pending document must look like for a claim to see and stamp it."""
 
+# Not "array": the server looks for arrays in the documents, all of them, and finds their elements by type anyway.
 _NO_DATE: Final = [
-    "double", "string", "object", "array", "binData", "undefined", "objectId", "bool", "null", "regex",
-    "javascript", "int", "timestamp", "long", "decimal", "minKey", "maxKey",
+    "double", "string", "object", "binData", "objectId", "bool", "regex", "javascript", "int", "timestamp", "long",
+    "decimal", "minKey", "maxKey",
 ]  # fmt: skip
 
 
@@ -84,4 +85,4 @@ def _out_of_sight(found_queues: list[Any]) -> Iterator[dict[str, Any]]:
         yield {"queue": queue, "lane": {"$nin": list(LANES)}}
         for lane in LANES:
             yield {"queue": queue, "lane": lane, "due_at": {"$type": _NO_DATE}}
-            yield {"queue": queue, "lane": lane, "due_at": None}
+            yield {"queue": queue, "lane": lane, "due_at": {"$in": [None, []]}}

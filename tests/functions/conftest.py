@@ -1,0 +1,129 @@
+"""The functions as they are deployed: their handlers on the test's database, and what they log and send."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pymongo
+import pytest
+from pymongo.database import Database
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
+
+from tests.functions import calls
+from tests.functions.calls import Answer
+from tidemill import bootstrap, control
+from tidemill.clock import ServerClock
+from tidemill.registry import load
+from tidemill.testing import FakeContext, Mongod
+
+VARIABLES = (
+    "MONGODB_URI", "MONGODB_SECRET_ARN", "MONGODB_DATABASE", "TASK_TIMEOUT_SEC", "MAX_TASK_TIMEOUT_SEC",
+    "CONCURRENCY", "BATCH_SIZE", "RETRY_SHARE", "DEFAULT_TASK", "RETENTION_DAYS", "AWS_LAMBDA_FUNCTION_VERSION",
+)  # fmt: skip
+CACHED = [value for value in vars(bootstrap).values() if hasattr(value, "cache_clear")]
+MADE_BY_DRIVER = {"hello", "ping", "endSessions", "saslStart", "saslContinue"}
+
+
+class Watch(CommandListener):
+    """Keeps the commands that were sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, Mapping[str, Any]]] = []
+
+    def started(self, event: CommandStartedEvent) -> None:
+        self.sent.append((event.command_name, event.command))
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        """Nothing is kept of it."""
+
+    def failed(self, event: CommandFailedEvent) -> None:
+        """Nothing is kept of it."""
+
+
+class Deployed:
+    """The four functions in one process, each with the clients it makes for itself."""
+
+    def __init__(self, environment: pytest.MonkeyPatch) -> None:
+        self._environment = environment
+        self._watch = Watch()
+        self.clients: list[pymongo.MongoClient[Any]] = []
+        self.stdout = io.StringIO()
+        make = pymongo.MongoClient
+
+        def observed(*args: Any, **options: Any) -> pymongo.MongoClient[Any]:
+            client: pymongo.MongoClient[Any] = make(*args, event_listeners=[self._watch], **options)
+            self.clients.append(client)
+            return client
+
+        environment.setattr(pymongo, "MongoClient", observed)
+        for function in calls.FUNCTIONS:
+            for handler in calls.app(function).logger.handlers:
+                environment.setattr(handler, "stream", self.stdout)
+
+    def set(self, **variables: str | None) -> None:
+        """Change the environment, and start cold in it."""
+        for name, value in variables.items():
+            if value is None:
+                self._environment.delenv(name, raising=False)
+            else:
+                self._environment.setenv(name, value)
+        self.cool_down()
+
+    def cool_down(self) -> None:
+        """Make the next call a cold start."""
+        for cached in CACHED:
+            cached.cache_clear()
+        while self.clients:
+            self.clients.pop().close()
+
+    def invoke(self, function: str, event: Any = None, context: Any = None) -> Any:
+        """Call the handler of *function*."""
+        return calls.app(function).lambda_handler(event, context or FakeContext())
+
+    def http(self, event: Any, context: Any = None) -> Answer:
+        """Send *event* to the HTTP front."""
+        return calls.answer(self.invoke("enqueue", event, context))
+
+    def post(self, body: str | Mapping[str, Any], *, key: str | None = None, **request: Any) -> Answer:
+        """``POST /tasks``."""
+        headers = {} if key is None else {"Idempotency-Key": key}
+        return self.http(calls.request(body=body, headers=headers, **request))
+
+    def get(self, task_id: str, **request: Any) -> Answer:
+        """``GET /tasks/{id}``."""
+        return self.http(calls.request("GET", f"/tasks/{task_id}", **request))
+
+    def delete(self, task_id: str, **request: Any) -> Answer:
+        """``DELETE /tasks/{id}``."""
+        return self.http(calls.request("DELETE", f"/tasks/{task_id}", **request))
+
+    def log(self) -> list[dict[str, Any]]:
+        """What was logged, a line each."""
+        return [json.loads(line) for line in self.stdout.getvalue().splitlines()]
+
+    def commands(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """What was sent to MongoDB since the last call, but for the driver's own."""
+        sent, self._watch.sent = self._watch.sent, []
+        return [one for one in sent if one[0] not in MADE_BY_DRIVER]
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed]:
+    """The functions in an environment that says nothing."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    deployed = Deployed(monkeypatch)
+    deployed.cool_down()
+    yield deployed
+    deployed.cool_down()
+
+
+@pytest.fixture
+def deployed(bare: Deployed, mongod: Mongod, db: Database[Any]) -> Deployed:
+    """The functions on the test's database, in which an executor has registered ``noop`` and ``deliver_webhook``."""
+    bare.set(MONGODB_URI=mongod.uri, MONGODB_DATABASE=db.name)
+    control.declare_types(db, load("tasks"), release="1", now=ServerClock(db).now())
+    return bare

@@ -1,0 +1,138 @@
+"""Indexes: made, reported, and used by every operation of the store."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from bson.raw_bson import RawBSONDocument
+from pymongo.database import Database
+
+from tests.builders import add, document, lease, whole
+from tidemill import dead_letters, indexes
+from tidemill.documents import DEAD_LETTERS
+from tidemill.model import Malformed, Succeeded, Task
+from tidemill.settlement import Settlement
+from tidemill.store import Tasks, claims, intake, lookups, losses, open_tasks, settles, sweeps
+from tidemill.store.scans import Scan, advanced
+
+DAYS = timedelta(days=7)
+
+
+def test_indexes_are_made_once_and_named(db: Database[Any]) -> None:
+    assert indexes.missing(db) == ()
+    indexes.create(db, retention=DAYS)
+    assert {index.name for index in indexes.INDEXES if index.collection == "tasks"} == set(
+        db["tasks"].index_information()
+    ) - {"_id_"}
+
+
+def test_missing_indexes_are_made_while_there_are_few_tasks(db: Database[Any]) -> None:
+    db["tasks"].drop_index("leases")
+
+    assert indexes.maintain(db, retention=DAYS) == ()
+    assert indexes.missing(db) == ()
+
+
+def test_missing_indexes_are_reported_where_there_are_many_tasks(
+    db: Database[Any], monkeypatch: pytest.MonkeyPatch, now: datetime
+) -> None:
+    monkeypatch.setattr(indexes, "SMALL", 1)
+    add(open_tasks(db), [document(now), document(now)])
+    db["tasks"].drop_index("leases")
+
+    assert [index.name for index in indexes.maintain(db, retention=DAYS)] == ["leases"]
+    assert [index.name for index in indexes.missing(db)] == ["leases"]
+
+
+def test_a_changed_retention_holds_for_indexes_that_are_there(db: Database[Any]) -> None:
+    indexes.maintain(db, retention=timedelta(days=1))
+
+    for collection in ("tasks", DEAD_LETTERS):
+        assert db[collection].index_information()["retention"]["expireAfterSeconds"] == 86400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    tasks: Tasks
+    now: datetime
+    held: list[Task]
+
+
+OPERATIONS: dict[str, Callable[[_Given], object]] = {
+    "queues": lambda on: claims.queues(on.tasks),
+    "due_keys": lambda on: claims.due_keys(on.tasks, _scan(), limit=5, now=on.now),
+    "due_keys after": lambda on: claims.due_keys(on.tasks, _after(on.tasks, on.now), limit=5, now=on.now),
+    "take": lambda on: claims.take(on.tasks, [on.held[0].id], lease=lease(on.now), now=on.now),
+    "claim": lambda on: claims.claim(on.tasks, _scan(), limit=5, lease=lease(on.now), now=on.now, rng=random.Random(1)),
+    "settle": lambda on: settles.settle(
+        on.tasks, [Settlement(task=on.held[0], outcome=Succeeded(result=1))], now=on.now
+    ),
+    "settle again": lambda on: settles.settle(
+        on.tasks, [Settlement(task=on.held[9], outcome=Succeeded(result=1))] * 2, now=on.now
+    ),
+    "release": lambda on: settles.release(on.tasks, on.held[1:2], now=on.now),
+    "release_unseen": lambda on: settles.release_unseen(on.tasks, owner="A", tokens=["t"], started=[], now=on.now),
+    "extend": lambda on: settles.extend(on.tasks, on.held[2:3], until=on.now),
+    "get": lambda on: lookups.get(on.tasks, on.held[0].id),
+    "cancel": lambda on: lookups.cancel(on.tasks, on.held[3].id, now=on.now),
+    "asked_to_stop": lambda on: lookups.asked_to_stop(on.tasks, "A"),
+    "expired_leases": lambda on: losses.expired_leases(on.tasks, before=on.now, limit=5),
+    "leaseless": lambda on: losses.leaseless(on.tasks, limit=5),
+    "held_by": lambda on: losses.held_by(on.tasks, "nobody", limit=5),
+    "strays": lambda on: sweeps.strays(on.tasks, limit=5),
+    "adopt": lambda on: sweeps.adopt(on.tasks, on.held[0].id, {"lane": "fresh"}),
+    "quarantine": lambda on: sweeps.quarantine(
+        on.tasks, Malformed(id=on.held[0].id, problem="x", lease=None), now=on.now
+    ),
+    "expired": lambda on: sweeps.expired(on.tasks, now=on.now, limit=5),
+    "expire": lambda on: sweeps.expire(on.tasks, [on.held[0].id], now=on.now),
+    "add_once": lambda on: intake.add_once(on.tasks, document(on.now, idempotency_key="key-7")),
+    "failed": lambda on: dead_letters.failed(on.tasks, limit=5),
+    "remove": lambda on: dead_letters.remove(on.tasks, [on.held[0].id]),
+    "latest": lambda on: dead_letters.latest(open_tasks(on.tasks.database, DEAD_LETTERS), on.held[0].id),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_no_operation_reads_more_than_it_concerns(db: Database[Any], now: datetime, operation: str) -> None:
+    tasks = open_tasks(db)
+    later = now + timedelta(days=1)
+    add(tasks, [document(now, status="done", retain_from=later, idempotency_key=f"key-{n}") for n in range(400)])
+    add(tasks, [document(now, due_at=later, next_retry_at=later, expires_at=later) for _ in range(400)])
+    add(tasks, [document(now) for _ in range(30)])
+    held = whole(claims.claim(tasks, _scan(), limit=10, lease=lease(now), now=now, rng=random.Random(1)).tasks)
+    add(open_tasks(db, DEAD_LETTERS), [{"_id": {"task": n, "redrives": 0}} for n in range(400)])
+    db.command("profile", 2)
+
+    OPERATIONS[operation](_Given(tasks=tasks, now=now, held=held))
+
+    db.command("profile", 0)
+    profile = [one for one in db["system.profile"].find() if "planSummary" in one]
+    assert profile
+    assert "COLLSCAN" not in {one["planSummary"] for one in profile}
+    assert max(one["docsExamined"] for one in profile) <= 10
+    assert max(one["keysExamined"] for one in profile) <= 25
+    assert not any(one.get("hasSortStage") for one in profile)
+
+
+def _scan() -> Scan:
+    return Scan(queue="default", lane="fresh")
+
+
+def _after(tasks: Tasks, now: datetime) -> Scan:
+    return advanced(_scan(), claims.due_keys(tasks, _scan(), limit=5, now=now))
+
+
+def test_dead_letters_are_found_by_a_range_of_their_id(dead: Tasks, now: datetime) -> None:
+    add(dead, [document(now, _id={"task": n, "redrives": r}, status="failed") for n in (1, 2) for r in (0, 1, 2)])
+
+    found = dead_letters.latest(dead, 1)
+
+    assert found is not None
+    assert found.id == 1
+    assert isinstance(dead.find_one({}), RawBSONDocument)

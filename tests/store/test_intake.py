@@ -1,0 +1,86 @@
+"""New tasks: inserted once, whatever becomes of the reply."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from tests.builders import add, document, stored
+from tests.faults import failing
+from tidemill import MissingIndexError, UnavailableError
+from tidemill.store import Tasks, intake
+
+
+@pytest.mark.parametrize("how", [{"closeConnection": True}, {"errorCode": 10107}])
+def test_an_insert_that_fails_once_is_one_task(tasks: Tasks, mine: Tasks, now: datetime, how: dict[str, Any]) -> None:
+    with failing(mine, "insert", **how):
+        intake.add(mine, [document(now)])
+
+    assert tasks.count_documents({}) == 1
+
+
+def test_an_insert_whose_confirmation_is_lost_is_an_error_and_a_repeat_of_it_one_task(
+    tasks: Tasks, mine: Tasks, now: datetime
+) -> None:
+    wanted = document(now)
+    unconfirmed = {"code": 64, "errmsg": "waiting for replication timed out"}
+
+    with failing(mine, "insert", writeConcernError=unconfirmed), pytest.raises(UnavailableError):
+        intake.add(mine, [wanted])
+
+    assert tasks.count_documents({}) == 1
+
+
+def test_an_insert_that_keeps_failing_is_unavailable(tasks: Tasks, mine: Tasks, now: datetime) -> None:
+    with failing(mine, "insert", times=10, closeConnection=True), pytest.raises(UnavailableError):
+        intake.add(mine, [document(now)])
+
+    assert tasks.count_documents({}) == 0
+
+
+def test_a_key_gives_the_task_that_holds_it_and_changes_nothing(tasks: Tasks, now: datetime) -> None:
+    first = intake.add_once(tasks, document(now, idempotency_key="k", payload={"n": 1}))
+    second = intake.add_once(tasks, document(now, idempotency_key="k", payload={"n": 2}, priority=9))
+
+    assert first["_id"] == second["_id"]
+    assert tasks.count_documents({}) == 1
+    assert dict(second["payload"]) == {"n": 1}
+
+
+def test_twenty_at_once_with_one_key_are_one_task(tasks: Tasks, now: datetime) -> None:
+    with ThreadPoolExecutor(20) as pool:
+        ids = list(pool.map(lambda _: intake.add_once(tasks, document(now, idempotency_key="k"))["_id"], range(20)))
+
+    assert len(set(ids)) == 1
+    assert tasks.count_documents({}) == 1
+
+
+def test_a_keyed_insert_that_fails_once_is_one_task(tasks: Tasks, mine: Tasks, now: datetime) -> None:
+    with failing(mine, "findAndModify", closeConnection=True):
+        intake.add_once(mine, document(now, idempotency_key="k"))
+
+    assert tasks.count_documents({}) == 1
+
+
+def test_payloads_with_operators_and_dots_in_their_keys_are_stored_as_they_are(tasks: Tasks, now: datetime) -> None:
+    payload = {"user.email": "a", "$gt": "", "a": {"$where": "1"}, "": 1}
+
+    found = intake.add_once(tasks, document(now, idempotency_key="k", payload=payload))
+
+    assert stored(tasks, found["_id"])["payload"] == payload
+
+
+def test_without_its_index_a_key_is_refused(tasks: Tasks, now: datetime) -> None:
+    tasks.drop_index("key")
+
+    with pytest.raises(MissingIndexError, match="tidemill indexes"):
+        intake.add_once(tasks, document(now, idempotency_key="k"))
+
+
+def test_tasks_without_a_key_do_not_share_one(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now, idempotency_key=None), document(now, idempotency_key=None), document(now)])
+
+    assert tasks.count_documents({}) == 3

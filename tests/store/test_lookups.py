@@ -1,0 +1,75 @@
+"""One task by its id: looked up and cancelled."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from bson import ObjectId
+
+from tests.builders import add, claim, claim_one, document, stored
+from tidemill.model import Succeeded, Task
+from tidemill.settlement import Settlement
+from tidemill.store import Tasks, lookups, settles
+
+
+def test_a_pending_task_is_cancelled_at_once_and_its_key_is_free(tasks: Tasks, now: datetime) -> None:
+    [task_id] = add(tasks, [document(now, idempotency_key="order-7")])
+
+    cancelled = lookups.cancel(tasks, task_id, now=now)
+
+    assert isinstance(cancelled, Task)
+    found = stored(tasks, task_id)
+    assert (found["status"], found["finished_at"], found["retain_from"]) == ("cancelled", now, now)
+    assert (found["released_key"], "idempotency_key" in found) == ("order-7", False)
+    assert claim(tasks, now).tasks == ()
+    add(tasks, [document(now, idempotency_key="order-7")])
+
+
+def test_a_processing_task_is_asked_to_stop_and_keeps_its_lease(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now, idempotency_key="order-7")])
+    held = claim_one(tasks, now, owner="A")
+
+    asked = lookups.cancel(tasks, held.id, now=now)
+
+    assert isinstance(asked, Task)
+    assert (asked.status, asked.cancel_requested_at, asked.lease) == ("processing", now, held.lease)
+    assert stored(tasks, held.id)["idempotency_key"] == "order-7"
+    assert lookups.asked_to_stop(tasks, "A") == [held.id]
+    assert lookups.asked_to_stop(tasks, "B") == []
+
+
+def test_asking_twice_keeps_the_first_time(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now)])
+    held = claim_one(tasks, now)
+
+    lookups.cancel(tasks, held.id, now=now)
+    lookups.cancel(tasks, held.id, now=now + timedelta(seconds=9))
+
+    assert stored(tasks, held.id)["cancel_requested_at"] == now
+
+
+def test_force_takes_the_lease_away_and_the_late_result_is_refused(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now)])
+    held = claim_one(tasks, now)
+
+    lookups.cancel(tasks, held.id, now=now, force=True)
+    verdict = settles.settle(tasks, [Settlement(task=held, outcome=Succeeded(result=1))], now=now)
+
+    assert (len(verdict.lost), stored(tasks, held.id)["status"]) == (1, "cancelled")
+    assert "lease" not in stored(tasks, held.id)
+
+
+@pytest.mark.parametrize("status", ["done", "failed", "cancelled"])
+def test_what_has_ended_is_not_cancelled(tasks: Tasks, now: datetime, status: str) -> None:
+    [task_id] = add(tasks, [document(now, status=status)])
+    before = stored(tasks, task_id)
+
+    assert lookups.cancel(tasks, task_id, now=now, force=True) is None
+    assert stored(tasks, task_id) == before
+
+
+def test_an_unknown_id_is_nothing(tasks: Tasks, now: datetime) -> None:
+    assert lookups.get(tasks, ObjectId()) is None
+    assert lookups.cancel(tasks, ObjectId(), now=now) is None
+    assert tasks.count_documents({}) == 0

@@ -1,0 +1,53 @@
+"""Values as unit tests want them, made the way the code makes them: read from a document."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import bson
+from bson.raw_bson import RawBSONDocument
+
+from tests.builders import document
+from tests.conftest import T0
+from tidemill.documents import read
+from tidemill.model import Task
+from tidemill.registry import TaskContext
+
+NEVER = 1e9
+"""A deadline no test lives to see, on the monotonic clock."""
+
+
+def raw(fields: dict[str, Any]) -> RawBSONDocument:
+    """What the server would return of a document with these fields."""
+    return RawBSONDocument(bson.encode(fields))
+
+
+def a_task(now: datetime = T0, **fields: Any) -> Task:
+    """The task of a document that was due at *now*, but for *fields*."""
+    task = read(raw(document(now, **fields)))
+    assert isinstance(task, Task), task
+    return task
+
+
+def a_claimed_task(now: datetime = T0, **fields: Any) -> Task:
+    """A task in its first attempt, under the lease ``token`` of ``A``."""
+    lease = {"token": "token", "owner": "A", "expires_at": now + timedelta(minutes=1)}
+    return a_task(now, **({"status": "processing", "attempts": 1, "lease": lease} | fields))
+
+
+def a_context(*, deadline: float = NEVER) -> TaskContext:
+    """What a function is given of its task."""
+    return TaskContext(task_id=1, attempt=1, is_last_attempt=False, deadline=deadline)
+
+
+def eventually(happens: Callable[[], bool], *, within: float = 5.0) -> bool:
+    """Whether *happens* becomes true; for threads, which have no moment at which they are done."""
+    end = time.monotonic() + within
+    while not happens():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True

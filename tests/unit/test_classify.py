@@ -1,0 +1,219 @@
+"""What an exception says about the attempt it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import bson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill import Fail, Retry, TaskTimeoutError
+from tidemill.classify import MAX_CODE, MAX_MESSAGE, NOT_RETRIED, bounded, classify, describe
+from tidemill.model import Failure
+
+
+def raised(error: BaseException) -> BaseException:
+    """*error* with the traceback of a raise."""
+    with pytest.raises(type(error)) as caught:
+        raise error
+    return caught.value
+
+
+def a_class(name: str, *bases: type[BaseException]) -> type[BaseException]:
+    return type(name, bases or (Exception,), {})
+
+
+@pytest.mark.parametrize("name", sorted(NOT_RETRIED))
+def test_a_class_of_a_telling_name_is_not_retried_nor_are_its_heirs(name: str) -> None:
+    kind = a_class(name)
+
+    assert not classify(kind("x")).retryable
+    assert not classify(a_class("Mine", kind)("x")).retryable
+    assert classify(a_class(f"Not{name}")("x")).retryable
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("x"), TypeError("h() missing 1 required keyword-only argument: 'site'"), KeyError("x"),
+        SystemExit(0), SystemExit(1), SystemExit("msg"), KeyboardInterrupt(), GeneratorExit(), MemoryError(),
+        RecursionError(), asyncio.CancelledError(), a_class("X", BaseException)(), TaskTimeoutError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_every_other_exception_is_a_failure_that_is_retried(error: BaseException) -> None:  # F22, F48
+    failure = classify(raised(error))
+
+    assert (failure.retryable, failure.by_function, failure.retry_after) == (True, True, None)
+    assert failure.code == type(error).__name__
+    assert failure.message.startswith(type(error).__name__)
+
+
+def test_fail_is_final_and_carries_its_code() -> None:
+    failure = classify(Fail("no such user", code="gone"))
+
+    assert failure == Failure(message="Fail: no such user", code="gone", retryable=False)
+
+
+def test_retry_carries_its_wait_and_code() -> None:
+    failure = classify(Retry("busy", after=timedelta(seconds=7), code="busy"))
+
+    assert failure == Failure(message="Retry: busy", code="busy", retry_after=timedelta(seconds=7))
+
+
+@pytest.mark.parametrize("after", [timedelta(seconds=-1), timedelta(hours=24, microseconds=1)])
+def test_a_wait_beyond_a_day_or_below_zero_cannot_be_asked_for(after: timedelta) -> None:
+    with pytest.raises(ValueError, match="between zero and 24 hours"):
+        Retry(after=after)
+
+
+@pytest.mark.parametrize(
+    ("code", "stored"), [(404, "404"), (None, "None"), ("", "Retry"), ("c" * 5000, "c"), (object, "<class 'object'>")]
+)
+def test_a_code_of_any_kind_becomes_text(code: Any, stored: str) -> None:
+    failure = classify(Retry("x", code=code))
+
+    assert failure.code.startswith(stored)
+    assert 0 < len(failure.code) <= MAX_CODE
+
+
+def test_heirs_that_skip_our_constructor_are_still_what_they_inherit() -> None:
+    class Busy(Retry):
+        def __init__(self) -> None:
+            pass
+
+    class Gone(Fail):
+        def __init__(self) -> None:
+            pass
+
+    assert classify(Busy()) == Failure(message="Busy", code="Busy")
+    assert classify(Gone()) == Failure(message="Gone", code="Gone", retryable=False)
+
+
+def test_a_wait_that_was_changed_to_nonsense_is_left_to_the_policy() -> None:
+    error = Retry("x")
+    error.after = 30  # type: ignore[assignment]
+
+    assert classify(error).retry_after is None
+
+
+def breaks(*_: Any) -> Any:
+    raise SystemExit("hostile")
+
+
+class Text(str):
+    __slots__ = ()
+    __len__ = breaks
+    __getitem__ = breaks
+
+
+class Meta(type):
+    __name__ = property(breaks)
+
+
+class NamelessError(Exception, metaclass=Meta):
+    pass
+
+
+def with_itself() -> BaseException:
+    error = ValueError()
+    error.args = (error,)
+    return error
+
+
+def with_a_circle_of_causes() -> BaseException:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+HOSTILE: dict[str, Callable[[], BaseException]] = {  # F50
+    "str raises": type("BadStr", (Exception,), {"__str__": breaks}),
+    "repr raises": type("BadRepr", (Exception,), {"__repr__": breaks}),
+    "repr of an argument raises": lambda: ValueError(type("Bad", (), {"__repr__": breaks, "__str__": breaks})()),
+    "str is no plain text": type("BadText", (Exception,), {"__str__": lambda _: Text("x" * 5000)}),
+    "str is no text": type("NoText", (Exception,), {"__str__": lambda _: 7}),
+    "its class raises": type("BadClass", (Exception,), {"__class__": property(breaks)}),
+    "its traceback raises": type("BadTraceback", (Exception,), {"__traceback__": property(breaks)}),
+    "every attribute raises": type("BadAttributes", (Retry,), {"__getattribute__": breaks}),
+    "the name of its class raises": NamelessError,
+    "no name": a_class(""),
+    "a huge name": a_class("N" * 1_000_000),
+    "half a pair in its name": a_class("\ud83c"),
+    "it holds itself": with_itself,
+    "causes in a circle": with_a_circle_of_causes,
+    "a group of 500": lambda: ExceptionGroup("many", [ValueError(n) for n in range(500)]),
+    "bytes": lambda: ValueError(b"\xff", "\ud83c", "\x00"),
+    "about unicode": lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_exception_is_told_in_storable_text(kind: str) -> None:
+    failure = classify(HOSTILE[kind]())
+
+    assert failure.message
+    assert failure.code
+    assert len(failure.message) <= MAX_MESSAGE
+    assert len(failure.code) <= MAX_CODE
+    bson.encode({"message": failure.message, "code": failure.code})
+
+
+def test_a_text_that_cannot_be_had_is_told_with_the_name() -> None:
+    message = describe(type("Mine", (Exception,), {"__str__": breaks})())
+
+    assert message == "Mine: (its text cannot be had: SystemExit)"
+
+
+def deep(n: int) -> None:
+    if n:
+        deep(n - 1)
+    raise ValueError("first line\n" + "x\n" * 200_000 + "why")
+
+
+def test_a_huge_message_keeps_type_first_line_end_and_innermost_frame() -> None:  # F51
+    with pytest.raises(ValueError, match="first line") as caught:
+        deep(100)
+
+    message = describe(caught.value)
+
+    assert len(message) <= MAX_MESSAGE
+    assert message.startswith("ValueError: first line\n")
+    assert "why (test_classify.py:" in message
+    assert message.endswith(" in deep)")
+
+
+def test_a_message_of_20_mb_costs_no_time_to_speak_of() -> None:
+    error = ValueError("x" * 20_000_000)
+    started = time.perf_counter()
+
+    assert len(describe(error)) <= MAX_MESSAGE
+    assert time.perf_counter() - started < 0.5
+
+
+@given(st.text(st.characters(), max_size=400), st.integers(0, 200))
+def test_bounded_text_fits_and_can_be_stored(text: str, limit: int) -> None:  # F41
+    told = bounded(text, limit)
+
+    assert len(told) <= limit
+    assert "\x00" not in told
+    assert bson.decode(bson.encode({"told": told})) == {"told": told}
+
+
+@pytest.mark.parametrize("text", ["", "plain", "é😀\u202e中", "two\nlines"])
+def test_text_that_fits_and_can_be_stored_is_left_alone(text: str) -> None:
+    assert bounded(text, 20) == text
+
+
+def test_text_that_does_not_fit_loses_its_middle() -> None:
+    assert bounded("begin" + "x" * 100 + "end", 24) == "beginxxxxxxxx ... xxxend"
+
+
+def test_half_a_pair_and_nul_are_made_visible() -> None:
+    assert bounded("cut \ud83c\x00", 40) == "cut \\ud83c\\x00"
