@@ -29,6 +29,11 @@ from tidemill.testing import Mongod
 
 DATABASE = "tidemill_demo"
 SECRET = "the-demo-signs-with-this"
+INTRODUCTION = (
+    f"Tidemill: {scenario.WEBHOOKS} webhooks as tasks, through the Lambda handlers of functions/ and a MongoDB of the "
+    "demo's own. Some fail, some hang, some kill the process of the executor that runs them. Each schedule ticks once "
+    "a second."
+)
 
 
 def main() -> int:
@@ -55,13 +60,8 @@ def _in_json() -> int:
 
 
 def _on_screen() -> int:
-    console = Console(highlight=False)
-    console.print(
-        f"Tidemill: {scenario.WEBHOOKS} webhook tasks through the handlers of functions/ and a MongoDB of their own. "
-        "Some fail, some hang, some kill the executor that runs them. "
-        "Each schedule ticks once a second.",
-        soft_wrap=False,
-    )
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else screen.WIDTH)
+    console.print(INTRODUCTION)
     with screen.live(console) as show:
         told = _played(show)
     report.show(console, told)
@@ -86,7 +86,7 @@ def _played(show: Show) -> report.Report:
 @contextmanager
 def _database() -> Iterator[Database[Any]]:
     """Give an empty database, to which the handlers of this process and its children are pointed."""
-    with Mongod() as server, MongoClient[dict[str, Any]](server.uri, tz_aware=True) as client:
+    with Mongod() as server, MongoClient[dict[str, Any]](server.uri, serverSelectionTimeoutMS=5000) as client:
         os.environ.update(_environment(server.uri))
         client.drop_database(DATABASE)
         try:

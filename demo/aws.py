@@ -77,10 +77,7 @@ class Aws:
 
     def archive(self) -> None:
         """Invoke `archive`."""
-        moved = self._archive({}, Context(timeout_sec=240))["moved"]
-        self.counts["moved"] += moved
-        if moved:
-            self._tell(f"archive moved {moved} failed {'tasks' if moved > 1 else 'task'} to the dead letters")
+        self.counts["moved"] += self._archive(event("archive"), Context(timeout_sec=240))["moved"]
 
     def stop(self) -> None:
         """Kill what still runs."""
@@ -102,11 +99,9 @@ class Aws:
             return
         taken_back = self.reclaim(death_of(ended.request_id))
         what = {
-            "killed": f"was killed by {ended.detail}",
-            "recycled": "ended its own process, since a function in it would not stop",
+            "killed": f"was killed ({ended.detail})",
+            "recycled": "ended its process, as a function would not stop",
             "raised": f"failed with {ended.detail}",
         }[ended.how]
-        self._tell(f"execute {ended.request_id[:8]} {what}; reclaim took {taken_back} back at once")
-
-    def _tell(self, sentence: str) -> None:
-        self.news.append(f"{self.elapsed:5.1f} s  {sentence}")
+        tasks = "1 task" if taken_back == 1 else f"{taken_back} tasks"
+        self.news.append(f"{self.elapsed:5.1f} s  executor {ended.request_id[:8]} {what}; reclaim took back {tasks}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import time
 import uuid
@@ -47,7 +48,10 @@ class Executor:
         self._answer, sent = _PROCESSES.Pipe(duplex=False)
         self._deadline = time.monotonic() + timeout_sec
         self._process = _PROCESSES.Process(
-            target=invocation.run, args=(event, self.request_id, timeout_sec, sent), daemon=True
+            target=invocation.run,
+            # The fork server has the environment it was started in, which need not be the one of now.
+            args=(event, self.request_id, timeout_sec, dict(os.environ), sent),
+            daemon=True,
         )
         self._process.start()
         self.sentinel = self._process.sentinel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from threading import Thread
@@ -17,9 +18,10 @@ PRELOADED = (misbehaviour, deliver_webhook, noop)
 EXECUTE = handler("execute")
 
 
-def run(event: Event, request_id: str, timeout_sec: float, answer: Connection) -> None:
+def run(event: Event, request_id: str, timeout_sec: float, environment: Mapping[str, str], answer: Connection) -> None:
     """Call the handler, and send its report, or the text of what it raised."""
     _leave_with_the_demo()
+    os.environ.update(environment)
     context = Context(timeout_sec=timeout_sec, aws_request_id=request_id)
     try:
         answer.send(EXECUTE(event, context))

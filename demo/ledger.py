@@ -45,15 +45,15 @@ class Account:
     Attributes:
         ended: How many ended in each of `FINAL`.
         dead_letters: How many of them by reason.
-        lost: Those that are not in exactly one place, or not in a final one.
+        lost: Those that are not in exactly one place, or not in a final one, and where they are.
         elsewhere: Those that ended, but not as their behaviour would have it.
         unasked: Tasks that were stored and not accepted.
     """
 
     accepted: int
-    ended: Mapping[str, int]
-    dead_letters: Mapping[str, int]
-    lost: tuple[TaskId, ...]
+    ended: Counter[str]
+    dead_letters: Counter[str]
+    lost: Mapping[TaskId, str]
     elsewhere: tuple[TaskId, ...]
     unasked: tuple[TaskId, ...]
 
@@ -67,20 +67,21 @@ def account(expected: Mapping[TaskId, str], found: Mapping[TaskId, list[Place]])
     """Compare where the accepted tasks have to end (`Place.end`) with where all tasks are."""
     ended: Counter[str] = Counter()
     dead_letters: Counter[str] = Counter()
-    lost, elsewhere = [], []
+    lost: dict[TaskId, str] = {}
+    elsewhere: list[TaskId] = []
     for task_id, end in expected.items():
         match found.get(task_id, []):
             case [Place(where=where, reason=reason) as place] if where in FINAL:
                 ended[where] += 1
                 dead_letters.update([reason] if reason else [])
                 elsewhere += [task_id] if place.end != end else []
-            case _:
-                lost.append(task_id)
+            case unfit:
+                lost[task_id] = " and ".join(place.where for place in unfit) or "nowhere"
     return Account(
         accepted=len(expected),
         ended=ended,
         dead_letters=dead_letters,
-        lost=tuple(lost),
+        lost=lost,
         elsewhere=tuple(elsewhere),
         unasked=tuple(task_id for task_id in found if task_id not in expected),
     )

@@ -26,7 +26,7 @@ class Row:
     behaviour: str
     ends: str
     tasks: int
-    where: Mapping[str, int]
+    where: Counter[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Play:
             for request in requests:
                 self._front.send(request)
                 self._go_on(wait_sec=0.0)
-            while not self._account().is_balanced and self._aws.elapsed < DEADLINE_SEC:
+            while self._account().lost and self._aws.elapsed < DEADLINE_SEC:
                 self._go_on(wait_sec=REFRESH_SEC)
             self._aws.drain(until_sec=DEADLINE_SEC)
         finally:
@@ -88,4 +88,4 @@ class Play:
         tasks = {task_id: one.ends for task_id, one in self._front.accepted.items() if one.behaviour == behaviour}
         # While it is being moved a task is in two places: the dead letter, which comes last, is the one to show.
         where = Counter(found[task_id][-1].where for task_id in tasks if found.get(task_id))
-        return Row(behaviour=behaviour, ends=" or ".join(dict.fromkeys(tasks.values())), tasks=len(tasks), where=where)
+        return Row(behaviour=behaviour, ends=", ".join(dict.fromkeys(tasks.values())), tasks=len(tasks), where=where)

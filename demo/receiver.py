@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
-from typing import Any
 
 from tasks._signature import signature
 
@@ -66,7 +65,7 @@ def receiver(*, secret: str) -> Iterator[Receiver]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_: object) -> None:
             """Leave the screen to the table."""
 
     with _Server(("127.0.0.1", 0), Handler) as server:
@@ -83,5 +82,5 @@ def receiver(*, secret: str) -> Iterator[Receiver]:
 class _Server(ThreadingHTTPServer):
     request_queue_size = 128  # three executors of 16 slots call at once; a refused connection waits a second
 
-    def handle_error(self, *_: Any) -> None:
+    def handle_error(self, *_: object) -> None:
         """Callers that are killed hang up early; that is what the demo is about."""

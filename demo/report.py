@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from demo.aws import Aws
-from demo.front import SAMPLES, Front
+from demo.front import Front
 from demo.ledger import Account
 from demo.receiver import Receiver
+from demo.scenario import BEHAVIOURS
 from tidemill.model import TaskId
 
-WIDTH = 100
 Story = Mapping[str, Any]
 
 
@@ -67,14 +69,14 @@ class Report:
             ended = account.ended
             return (
                 f"All {account.accepted} accepted tasks are accounted for: {ended['done']} done, "
-                f"{ended['cancelled']} cancelled, {ended['dead letter']} dead letters, none lost and none twice."
+                f"{ended['cancelled']} cancelled, {ended['dead letter']} dead letters; none is lost."
             )
         problems = {
-            "in no final place, or in more than one": account.lost,
-            "ended otherwise than it had to": account.elsewhere,
+            "not in one final place": [f"{task_id} ({where})" for task_id, where in account.lost.items()],
+            "ended otherwise than they had to": account.elsewhere,
             "stored without having been accepted": account.unasked,
         }
-        told = [f"{what}: {_listed(ids)}" for what, ids in problems.items() if ids]
+        told = [f"{len(ids)} {what}: {_listed(ids)}" for what, ids in problems.items() if ids]
         return f"The {account.accepted} accepted tasks are not all accounted for; {'; '.join(told)}."
 
 
@@ -82,10 +84,10 @@ def show(console: Console, report: Report) -> None:
     """Print it all."""
     console.print()
     console.print(_samples(report))
+    console.print()
     console.print(_logs(report))
     console.print(_dead_letters(report))
     console.print(_totals(report))
-    console.print()
     console.print(report.verdict(), style="bold green" if report.account.is_balanced else "bold red", soft_wrap=True)
 
 
@@ -95,30 +97,44 @@ def _samples(report: Report) -> str:
 
 
 def _logs(report: Report) -> Table:
-    table = Table(title="Execution logs: the first accepted task of each kind", title_justify="left", width=WIDTH)
-    table.add_column("task", width=25)
+    table = _table("Execution logs: one task of each behaviour; attempt 0 is its first run")
+    table.add_column("task", no_wrap=True)
     table.add_column("attempt", justify="right")
     table.add_column("status", no_wrap=True)
     table.add_column("duration", justify="right", no_wrap=True)
     table.add_column("note")
-    firsts: dict[str, TaskId] = {}
-    for task_id, accepted in report.front.accepted.items():
-        if accepted.behaviour != SAMPLES:
-            firsts.setdefault(accepted.behaviour, task_id)
-    for behaviour, task_id in sorted(firsts.items()):
-        story = report.stories.get(task_id, {"attempt_log": []})
-        for number, line in enumerate(story["attempt_log"]):
-            title = ("", behaviour, f"[dim]{task_id}")[1 + number] if number < 2 else ""
-            table.add_row(title, str(line["attempt"]), line["status"], f"{line['duration_ms']} ms", line["note"])
+    for behaviour, story in _examples(report).items():
+        titles = [behaviour, f"[dim]{_task_id(story)}"]
+        lines = [
+            (str(line["attempt"]), line["status"], f"{line['duration_ms']} ms", line["note"])
+            for line in story["attempt_log"]
+        ]
+        for title, line in itertools.zip_longest(titles, lines):
+            table.add_row(title, *(line or ()))
         table.add_section()
     return table
+
+
+def _examples(report: Report) -> dict[str, Story]:
+    """Return of each behaviour the story with the shortest log: one that no other task's crash got into."""
+    examples: dict[str, Story] = {}
+    for behaviour in dict.fromkeys(one.name for one in BEHAVIOURS):
+        ids = [task_id for task_id, one in report.front.accepted.items() if one.behaviour == behaviour]
+        told = [report.stories[task_id] for task_id in ids if task_id in report.stories]
+        if told:
+            examples[behaviour] = min(told, key=lambda story: len(story["attempt_log"]))
+    return examples
+
+
+def _task_id(story: Story) -> TaskId:
+    return story["_id"]["task"] if isinstance(story["_id"], dict) else story["_id"]
 
 
 def _dead_letters(report: Report) -> Table:
     letters = [story for story in report.stories.values() if "fingerprint" in story]
     groups = Counter(letter["fingerprint"] for letter in letters)
     examples = {letter["fingerprint"]: letter for letter in letters}
-    table = Table(title="Dead letters, by fingerprint", title_justify="left", width=WIDTH)
+    table = _table("Dead letters, by fingerprint")
     table.add_column("number", justify="right")
     table.add_column("reason", no_wrap=True)
     table.add_column("code", no_wrap=True)
@@ -131,27 +147,43 @@ def _dead_letters(report: Report) -> Table:
 
 def _totals(report: Report) -> Table:
     numbers = report.numbers()
-    table = Table(title="Totals", title_justify="left", show_header=False, width=WIDTH)
+    table = _table("Totals", show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
     by_status = ", ".join(f"{count} {status}" for status, count in numbers["runs_by_status"].items())
-    table.add_row("runs", f"{numbers['runs']}: {by_status}; {numbers['retries']} of them retries")
+    table.add_row("runs", f"{numbers['runs']}: {by_status}; {numbers['retries']} of them were retries")
     table.add_row(
         "executors",
         f"{numbers['executors_started']} started, {numbers['executors_killed']} killed by a task, "
-        f"{numbers['executors_recycled']} ended by themselves over a function that would not stop",
+        f"{numbers['executors_recycled']} recycled (a function would not stop)",
     )
-    table.add_row("reclaim", f"took {numbers['reclaimed']} tasks back from executors that died")
+    table.add_row(
+        "reclaim",
+        f"took back {numbers['reclaimed']} tasks of dead executors; a first loss is not counted, and the task runs "
+        "alone from then on",
+    )
     table.add_row(
         "deliveries",
-        f"{numbers['deliveries']} reached the receiver; {numbers['delivered_again']} webhooks were accepted there "
-        "more than once (at least once is the promise)",
+        f"{numbers['deliveries']} reached the receiver, which accepted {numbers['delivered_again']} webhooks more than "
+        "once: their executor died before it could write so, and at least once is the promise",
     )
     table.add_row("time", f"{numbers['seconds']} s")
     return table
 
 
-def _listed(ids: Iterable[TaskId]) -> str:
+def _table(title: str, *, show_header: bool = True) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_header=show_header,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+
+
+def _listed(ids: Iterable[object]) -> str:
     names = [str(one) for one in ids]
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return ", ".join(names[:5]) + more

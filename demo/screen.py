@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -16,6 +17,8 @@ from demo.ledger import FINAL
 from demo.play import Show, View
 
 WIDTH = 100
+"""Columns where the output is no terminal."""
+
 PLACES = ("pending", "processing", "failed", "dead letter", "done", "cancelled")
 STYLES = {"processing": "yellow", "failed": "red", "dead letter": "magenta", "done": "green"}
 
@@ -29,16 +32,17 @@ def live(console: Console) -> Iterator[Show]:
 
 @contextmanager
 def plain(output: TextIO) -> Iterator[Show]:
-    """Print a line for every second in which something changed."""
-    shown: tuple[int, int] | None = None
+    """Print how far it is whenever that has changed, and the latest news."""
+    printed = ""
 
     def show(view: View) -> None:
-        nonlocal shown
+        nonlocal printed
         ended = sum(row.where[place] for row in view.rows for place in FINAL)
-        if shown is None or (shown[0] != ended and shown[1] != int(view.aws.elapsed)):
-            shown = ended, int(view.aws.elapsed)
-            accepted = sum(row.tasks for row in view.rows)
-            print(f"{view.aws.elapsed:5.1f} s  {ended} of {accepted} accepted tasks have ended", file=output)
+        line = f"{ended} of {sum(row.tasks for row in view.rows)} accepted tasks have ended"
+        line = "; ".join([line, *list(view.aws.news)[-1:]])
+        if line != printed:
+            printed = line
+            print(f"{view.aws.elapsed:5.1f} s  {line}", file=output, flush=True)
 
     yield show
 
@@ -50,13 +54,13 @@ def rendered(view: View) -> RenderableType:
 
 
 def _table(view: View) -> Table:
-    table = Table(width=WIDTH, title_justify="left", show_footer=True)
+    table = Table(box=box.SIMPLE_HEAD, show_footer=True, padding=0)
     totals = {place: sum(row.where[place] for row in view.rows) for place in PLACES}
-    table.add_column("tasks that", "all")
+    table.add_column("tasks that", "all", no_wrap=True)
     table.add_column("tasks", str(sum(row.tasks for row in view.rows)), justify="right")
     for place in PLACES:
-        table.add_column(place, _number(totals[place]), justify="right", style=STYLES.get(place), no_wrap=True)
-    table.add_column("have to end as", no_wrap=True)
+        table.add_column(place.replace(" ", "\n"), _number(totals[place]), justify="right", style=STYLES.get(place))
+    table.add_column("must end as", no_wrap=True)
     for row in view.rows:
         numbers = [_number(row.where[place]) for place in PLACES]
         table.add_row(row.behaviour, _number(row.tasks), *numbers, row.ends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import pymongo
@@ -14,7 +15,6 @@ from tidemill import bootstrap, gateway
 from tidemill.errors import (
     DuplicateKeyError,
     InvalidRequestError,
-    MissingIndexError,
     TaskNotFoundError,
     TidemillError,
     UnavailableError,
@@ -26,7 +26,7 @@ PATIENCE_SEC = 4.0
 """MongoDB may take so long over a whole request; the caller waits 5 s at most."""
 
 logger = Logger(service="tidemill-enqueue")
-app = APIGatewayRestResolver()
+app = APIGatewayRestResolver(debug=False)  # else POWERTOOLS_DEV prints every event, payload and all
 
 
 def lambda_handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
@@ -44,10 +44,11 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> dict[str, A
 def enqueue() -> Response[str]:
     """Take one task in."""
     event = app.current_event.raw_event
-    request = gateway.requested_task(event, bootstrap.directory())
+    longest = bootstrap.chosen().max_task_timeout
+    request = gateway.requested_task(event, bootstrap.directory(), max_timeout=longest)
     task_id, is_new = bootstrap.queue().accept(request, trace=gateway.trace(event))
     logger.info("accepted", task_id=str(task_id), task_name=request.name, is_new=is_new)
-    return _response(gateway.accepted(task_id, is_new=is_new))
+    return _response(gateway.accepted(task_id, is_new=is_new, event=event))
 
 
 @app.get("/tasks/<task_id>")
@@ -71,7 +72,7 @@ def refuse(error: Exception) -> Response[str]:
     """Turn whatever was raised into an answer."""
     known = _known(error)
     if known is None:
-        logger.error("unexpected", error_type=type(error).__name__)
+        logger.error("unexpected", **_described(error))
         known = HttpError(500, "internal", "an unexpected error; a repeat with the same Idempotency-Key is safe")
     return _response(gateway.refused(known))
 
@@ -80,6 +81,12 @@ def refuse(error: Exception) -> Response[str]:
 def no_route(_: NotFoundError) -> Response[str]:
     """Answer what no route takes."""
     return _response(gateway.refused(HttpError(404, "not_found", "there is no such resource")))
+
+
+def _described(error: Exception) -> dict[str, Any]:
+    """Return what may be logged of an error whose text may hold anything."""
+    stack = "".join(traceback.format_tb(error.__traceback__, limit=-5))
+    return {"error_type": type(error).__name__, "error_code": getattr(error, "code", None), "stack": stack}
 
 
 def _own(task_id: TaskId) -> Task:
@@ -99,7 +106,7 @@ def _known(error: Exception) -> HttpError | None:
             return HttpError(409, "key_in_use", "the Idempotency-Key was used with another request")
         case TaskNotFoundError():
             return HttpError(404, "not_found", "there is no such task")
-        case UnavailableError() | MissingIndexError():
+        case UnavailableError():
             logger.warning("unavailable", error_type=type(error).__name__, reason=str(error))
             message = f"{error}; try again, which is safe with the same Idempotency-Key"
             return HttpError(503, "unavailable", message)

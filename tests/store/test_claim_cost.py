@@ -12,6 +12,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.builders import add, document, lease, whole
+from tests.conftest import T0
 from tidemill import indexes
 from tidemill.model import Succeeded
 from tidemill.settlement import Settlement
@@ -25,7 +26,7 @@ BATCH = 100
 @pytest.fixture(scope="module")
 def crowded(mongod: Mongod) -> Iterator[Database[dict[str, Any]]]:
     """100,000 finished, 100,000 delayed and 10,000 due tasks."""
-    now = datetime(2026, 7, 1, 9, 0).astimezone()
+    now = T0
     with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True) as client:
         db = client["crowded"]
         indexes.create(db, retention=timedelta(days=7))
@@ -38,7 +39,7 @@ def crowded(mongod: Mongod) -> Iterator[Database[dict[str, Any]]]:
 
 
 def test_a_claim_examines_one_key_a_task_and_fetches_and_sorts_nothing(crowded: Database[dict[str, Any]]) -> None:
-    now = datetime(2026, 7, 1, 9, 0).astimezone()
+    now = T0
 
     plan = explain(crowded, Scan(queue="default", lane="fresh"), now=now)
 
@@ -49,7 +50,7 @@ def test_a_claim_examines_one_key_a_task_and_fetches_and_sorts_nothing(crowded: 
 
 
 def test_a_later_claim_examines_no_more_than_the_keys_at_its_seams(crowded: Database[dict[str, Any]]) -> None:
-    now = datetime(2026, 7, 1, 9, 0).astimezone()
+    now = T0
     tasks = open_tasks(crowded)
     scan = Scan(queue="default", lane="fresh")
     first = claims.claim(tasks, scan, limit=BATCH, lease=lease(now), now=now, rng=random.Random(1))

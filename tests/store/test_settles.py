@@ -20,9 +20,9 @@ LOST = Failure(message="its worker vanished", code="lease_expired", by_function=
 
 OUTCOMES: list[Outcome] = [
     Succeeded(result="late"),
-    Retried(failure=BROKEN, next_retry_at=datetime(2026, 7, 1, 10).astimezone()),
+    Retried(failure=BROKEN, next_retry_at=datetime(2031, 7, 1, 10).astimezone()),
     Failed(failure=BROKEN, reason="exhausted"),
-    Snoozed(until=datetime(2026, 7, 1, 10).astimezone()),
+    Snoozed(until=datetime(2031, 7, 1, 10).astimezone()),
     Cancelled(),
 ]
 

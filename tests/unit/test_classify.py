@@ -145,7 +145,6 @@ HOSTILE: dict[str, Callable[[], BaseException]] = {  # F50
     "the name of its class raises": NamelessError,
     "no name": a_class(""),
     "a huge name": a_class("N" * 1_000_000),
-    "half a pair in its name": a_class("\ud83c"),
     "it holds itself": with_itself,
     "causes in a circle": with_a_circle_of_causes,
     "a group of 500": lambda: ExceptionGroup("many", [ValueError(n) for n in range(500)]),

@@ -26,11 +26,11 @@ def seconds(number: float) -> timedelta:
 @st.composite
 def policies(draw: st.DrawFn) -> Backoff:
     """Any legal back-off."""
-    base = draw(st.floats(min_value=5e-324, max_value=MAX_BACKOFF_SEC, allow_subnormal=True))
+    base = draw(st.floats(min_value=5e-324, max_value=MAX_BACKOFF_SEC))
     return Backoff(
         base_sec=base,
         factor=draw(st.floats(min_value=1, max_value=1e308)),
-        max_sec=draw(st.floats(min_value=base, max_value=MAX_BACKOFF_SEC, allow_subnormal=True)),
+        max_sec=draw(st.floats(min_value=base, max_value=MAX_BACKOFF_SEC)),
     )
 
 
@@ -101,7 +101,7 @@ def test_an_impossible_backoff_cannot_be_built(fields: dict[str, object], named:
 
 @pytest.mark.parametrize("retries", [-1, 1001, True, 1.0, "3", None, 10**30])
 def test_an_impossible_number_of_retries_cannot_be_built(retries: object) -> None:
-    with pytest.raises(ValueError, match="^max_retries must be a whole number from 0 to 1000"):
+    with pytest.raises(ValueError, match="max_retries must be a whole number from 0 to 1000"):
         RetryPolicy(max_retries=retries)  # type: ignore[arg-type]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from datetime import timedelta
@@ -23,7 +24,7 @@ from tidemill.model import LANES
 from tidemill.reclaim import Keeper
 from tidemill.registry import load
 from tidemill.requests import ExecuteRequest
-from tidemill.store import Tasks, open_tasks
+from tidemill.store import Tasks, open_tasks, translated
 
 LOCAL_LIFE: Final = timedelta(seconds=120)
 """How long a call without a Lambda context is taken to live."""
@@ -60,9 +61,12 @@ def database(role: str, *, timeout_sec: float = 10.0, pool: int = 2) -> Database
         SettingsError: The URI cannot be used; its text is not shown.
         UnsupportedServerError: It is Amazon DocumentDB's.
     """
-    uri = chosen().mongodb_uri or _secret_uri()
+    _hush_drivers()
+    source, uri = _uri()
     if ".docdb." in uri and "amazonaws.com" in uri:
         raise UnsupportedServerError("Amazon DocumentDB lacks the partial indexes Tidemill stands on: use MongoDB")
+    if not uri.startswith(("mongodb://", "mongodb+srv://")):  # the driver takes any word for the name of a host
+        raise SettingsError(f"{source} is not a MongoDB URI: it must start with mongodb:// or mongodb+srv://")
     try:
         client: pymongo.MongoClient[Any] = pymongo.MongoClient(
             uri,
@@ -78,8 +82,8 @@ def database(role: str, *, timeout_sec: float = 10.0, pool: int = 2) -> Database
             w="majority",
             waitQueueTimeoutMS=2000,
         )
-    except (ConfigurationError, InvalidURI, ValueError, TypeError):
-        raise SettingsError("MONGODB_URI (or the secret) is not a MongoDB URI that can be used") from None
+    except (ConfigurationError, InvalidURI, ValueError, TypeError, OSError):
+        raise SettingsError(f"{source} is not a MongoDB URI that can be used") from None
     return client[chosen().database]
 
 
@@ -119,10 +123,18 @@ def keeper() -> Keeper:
     )
 
 
-@cache
 def missing_indexes() -> tuple[str, ...]:
-    """Make the indexes that are missing while that is quick; return the names of those that still are."""
-    return tuple(one.name for one in indexes.maintain(database("reclaim"), retention=chosen().retention))
+    """Make the indexes that are missing while that is quick; return the names of those that still are.
+
+    Done once per process, but again as long as some are missing.
+
+    Raises:
+        UnavailableError: MongoDB failed.
+    """
+    names = _maintained()
+    if names:
+        _maintained.cache_clear()
+    return names
 
 
 @cache
@@ -159,11 +171,27 @@ def until(context: Context | None, *, margin: timedelta) -> float:
     return time.monotonic() + (remaining(context) - margin).total_seconds()
 
 
-def _secret_uri() -> str:
-    arn = chosen().secret_arn
+@cache
+def _maintained() -> tuple[str, ...]:
+    with translated():
+        return tuple(one.name for one in indexes.maintain(database("reclaim"), retention=chosen().retention))
+
+
+def _hush_drivers() -> None:
+    """Keep payloads and secrets out of the log at any level: at DEBUG the drivers write all they send and receive."""
+    for name in ("pymongo", "boto3", "botocore", "urllib3"):
+        driver = logging.getLogger(name)
+        driver.setLevel(max(driver.level, logging.INFO))
+
+
+def _uri() -> tuple[str, str]:
+    """Return what says where MongoDB is, as a message may name it, and what it says."""
+    given, arn = chosen().mongodb_uri, chosen().secret_arn
+    if given is not None:
+        return "MONGODB_URI", given
     if arn is None:
         raise SettingsError("MONGODB_URI is missing: set it, or MONGODB_SECRET_ARN")
-    return _read_secret(arn)
+    return "the secret in MONGODB_SECRET_ARN", _read_secret(arn)
 
 
 def _read_secret(arn: str) -> str:
@@ -181,7 +209,7 @@ def _read_secret(arn: str) -> str:
     try:
         stored = json.loads(text)
     except ValueError:
-        return text
+        return str(text).strip()
     if isinstance(stored, dict) and isinstance(stored.get("uri"), str):
-        return str(stored["uri"])
+        return str(stored["uri"]).strip()
     raise SettingsError("the secret in MONGODB_SECRET_ARN must be a URI, or JSON with a field uri")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import PurePath
 
-from tidemill.errors import Fail, Retry
+from tidemill.errors import MAX_RETRY_AFTER, Fail, Retry
 from tidemill.model import Failure
 
 NOT_RETRIED = frozenset({"ValidationError", "NotFoundError", "UnauthorizedError", "ForbiddenError", "SyntaxError"})
@@ -19,12 +20,10 @@ def classify(error: BaseException) -> Failure:
     Not retried: ``Fail``, and an exception of a class that is called, or inherits from one that is called,
     as in ``NOT_RETRIED``.
     """
-    if isinstance(error, Retry):
-        return Failure(message=describe(error), code=bounded(error.code, MAX_CODE), retry_after=error.after)
-    if isinstance(error, Fail):
-        return Failure(message=describe(error), code=bounded(error.code, MAX_CODE), retryable=False)
-    names = {base.__name__ for base in type(error).__mro__}
-    return Failure(message=describe(error), code=_code(error), retryable=not names & NOT_RETRIED)
+    try:
+        return _judged(error)
+    except BaseException:  # noqa: BLE001 - a hostile object may raise anything when it is looked at, exits included
+        return Failure(message="an exception that cannot be looked at", code="Exception")
 
 
 def describe(error: BaseException) -> str:
@@ -48,6 +47,15 @@ def bounded(text: str, limit: int) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")[:limit]
 
 
+def _judged(error: BaseException) -> Failure:
+    if isinstance(error, Retry):
+        return Failure(message=describe(error), code=_given_code(error), retry_after=_wait(error))
+    if isinstance(error, Fail):
+        return Failure(message=describe(error), code=_given_code(error), retryable=False)
+    names = {base.__name__ for base in type(error).__mro__}
+    return Failure(message=describe(error), code=_code(error), retryable=not names & NOT_RETRIED)
+
+
 def _where(error: BaseException) -> str:
     frame = error.__traceback__
     if frame is None:
@@ -56,6 +64,16 @@ def _where(error: BaseException) -> str:
         frame = frame.tb_next
     code = frame.tb_frame.f_code
     return bounded(f" ({PurePath(code.co_filename).name}:{frame.tb_lineno} in {code.co_name})", MAX_WHERE)
+
+
+def _given_code(error: Retry | Fail) -> str:
+    # Heirs may set anything, or skip our constructor.
+    return bounded(str(getattr(error, "code", "")), MAX_CODE) or _code(error)
+
+
+def _wait(error: Retry) -> timedelta | None:
+    after = getattr(error, "after", None)
+    return min(max(after, timedelta(0)), MAX_RETRY_AFTER) if isinstance(after, timedelta) else None
 
 
 def _code(error: BaseException) -> str:

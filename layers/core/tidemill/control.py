@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo import UpdateOne
+from pymongo.collection import Collection
 from pymongo.database import Database
 
 from tidemill.documents import QUEUES, TASK_TYPES, backoff_document
@@ -22,13 +24,16 @@ from tidemill.store import majority, translated
 
 DEFAULT_QUEUE: Final = "default"
 CACHE_SEC: Final = 60.0
+_FORGIVING: Final = CodecOptions[dict[str, Any]](
+    datetime_conversion=DatetimeConversion.DATETIME_AUTO, unicode_decode_error_handler="replace"
+)
 
 
 def declare_types(db: Database[Any], types: Iterable[TaskType], *, release: str, now: datetime) -> int:
     """Write what differs from what is stored; return how many types were written. Safe to repeat."""
-    collection = majority(db)[TASK_TYPES]
+    collection = _forgiving(db)[TASK_TYPES]
     with translated(TASK_TYPES):
-        stored = {one["_id"]: one for one in collection.find({})}
+        stored = _by_name(collection)
         changed = [fields for fields in map(_type_document, types) if not _holds(stored.get(fields["_id"]), fields)]
         if changed:
             writes = [
@@ -62,7 +67,7 @@ class Directory:
     """The declared types and queues, read at most once a minute, and once more before a name is refused."""
 
     def __init__(self, db: Database[Any], *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._db = majority(db)
+        self._db = _forgiving(db)
         self._monotonic = monotonic
         self._snapshot: _Snapshot | None = None
 
@@ -70,9 +75,16 @@ class Directory:
         """Tell whether any executor has ever registered something."""
         return bool(self._current().types)
 
-    def task_type(self, name: str) -> Mapping[str, Any] | None:
-        """Return what was declared of the type *name*, or ``None``."""
-        return self._current(until=lambda known: name in known.types).types.get(name)
+    def task_type(self, name: str, *, for_http: bool = False) -> Mapping[str, Any] | None:
+        """Return what was declared of the type *name*, or ``None``.
+
+        *for_http*: what is not known as open to HTTP is read once more, too.
+        """
+
+        def is_known(known: _Snapshot) -> bool:
+            return name in known.types and (not for_http or bool(known.types[name].get("http")))
+
+        return self._current(until=is_known).types.get(name)
 
     def is_declared(self, queue: str) -> bool:
         """Tell whether *queue* is a declared one."""
@@ -86,8 +98,7 @@ class Directory:
 
     def _read(self) -> _Snapshot:
         with translated(TASK_TYPES):
-            types = {one["_id"]: one for one in self._db[TASK_TYPES].find({})}
-            queues = frozenset(one["_id"] for one in self._db[QUEUES].find({}, {"_id": 1}))
+            types, queues = _by_name(self._db[TASK_TYPES]), frozenset(_by_name(self._db[QUEUES]))
         return _Snapshot(read_at=self._monotonic(), types=types, queues=queues)
 
 
@@ -97,6 +108,15 @@ def policy_of(task: Task, directory: Directory, *, deployment: RetryPolicy) -> R
     return resolved(task, registered=_declared_policy(declared, deployment), deployment=deployment)
 
 
+def _forgiving(db: Database[Any]) -> Database[Any]:
+    """Return *db* with reads that cannot raise: people edit these collections, and one value must not stop all."""
+    return majority(db).with_options(codec_options=_FORGIVING)
+
+
+def _by_name(collection: Collection[Any]) -> dict[str, Mapping[str, Any]]:
+    return {one["_id"]: one for one in collection.find({}) if isinstance(one["_id"], str)}
+
+
 def _declared_policy(declared: Mapping[str, Any], deployment: RetryPolicy) -> RetryPolicy:
     retries, backoff = declared.get("max_retries"), declared.get("backoff_policy")
     try:
@@ -104,7 +124,7 @@ def _declared_policy(declared: Mapping[str, Any], deployment: RetryPolicy) -> Re
             max_retries=deployment.max_retries if retries is None else int(retries),
             backoff=deployment.backoff if backoff is None else Backoff(**backoff),
         )
-    except (TypeError, ValueError):  # edited by hand, or written by a later release
+    except (TypeError, ValueError, OverflowError):  # edited by hand, or written by a later release
         return deployment
 
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import bson
+from bson import DBRef
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 from bson.errors import InvalidBSON
@@ -27,7 +28,7 @@ QUEUES: Final = "queues"
 
 RAW: Final = CodecOptions(document_class=RawBSONDocument)
 _STRICT: Final = CodecOptions[dict[str, Any]](tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
-_FORGIVING: Final = _STRICT.with_options(unicode_decode_error_handler="replace")
+FORGIVING: Final = _STRICT.with_options(unicode_decode_error_handler="replace")
 MAX_ATTEMPTS: Final = 2**31 - 1
 """What ``attempts`` stays below, so that one more can be counted."""
 
@@ -48,17 +49,17 @@ def schedule(at: datetime | None, *, now: datetime) -> dict[str, datetime | None
 def decode(raw: RawBSONDocument) -> dict[str, Any]:
     """Return the content of *raw*; text that is not UTF-8 comes with replacement characters."""
     try:
-        return bson.decode(raw.raw, _STRICT)
+        return _decoded(raw, _STRICT)
     except InvalidBSON:
-        return bson.decode(raw.raw, _FORGIVING)
+        return _decoded(raw, FORGIVING)
 
 
 def read(raw: RawBSONDocument) -> Task | Malformed:
     """Return the task that *raw* holds, or what keeps it from being one."""
     try:
-        document = bson.decode(raw.raw, _STRICT)
+        document = _decoded(raw, _STRICT)
     except InvalidBSON:
-        return _malformed(bson.decode(raw.raw, _FORGIVING), "holds text that is not UTF-8")
+        return _malformed(_decoded(raw, FORGIVING), "holds text that is not UTF-8")
     try:
         return _task(document)
     except _Wrong as wrong:
@@ -84,11 +85,25 @@ class _Wrong(Exception):  # noqa: N818 - raised and caught within this file
     """A field is not what it has to be. Private: `read` makes a value of it."""
 
 
+def _decoded(raw: RawBSONDocument, options: CodecOptions[dict[str, Any]]) -> dict[str, Any]:
+    document: dict[str, Any] = bson.decode(raw.raw, options)
+    return _without_references(document) if b"$ref" in raw.raw else document
+
+
+def _without_references(value: Any) -> Any:  # noqa: ANN401 - anything may stand in a document, here and below
+    """Return *value* with the plain objects that the driver takes for a DBRef because they hold $ref and $id."""
+    if isinstance(value, DBRef):
+        value = value.as_doc()
+    if isinstance(value, dict):
+        return {name: _without_references(one) for name, one in value.items()}
+    return [_without_references(one) for one in value] if isinstance(value, list) else value
+
+
 def _task(doc: dict[str, Any]) -> Task:
     due_at = _need(doc, "due_at", _date)
     trace = doc.get("trace") if isinstance(doc.get("trace"), dict) else {}
     return Task(
-        id=doc["_id"],
+        id=doc.get("_id"),
         name=_need(doc, "name", _word),
         queue=_need(doc, "queue", _word),
         payload=_need(doc, "payload", _object),
@@ -121,7 +136,7 @@ def _task(doc: dict[str, Any]) -> Task:
 
 def _malformed(doc: dict[str, Any], problem: str) -> Malformed:
     log = _attempt_log(doc.get("attempt_log"))
-    return Malformed(id=doc["_id"], problem=problem, lease=_lease(doc.get("lease")), attempt_log=log)
+    return Malformed(id=doc.get("_id"), problem=problem, lease=_lease(doc.get("lease")), attempt_log=log)
 
 
 def _need(doc: Mapping[str, Any], name: str, kind: Callable[[Any], _T]) -> _T:
@@ -137,7 +152,7 @@ def _may(doc: Mapping[str, Any], name: str, kind: Callable[[Any], _T], default: 
     return default if doc.get(name) is None else _need(doc, name, kind)
 
 
-def _word(value: Any) -> str:  # noqa: ANN401 - anything may stand in a document, here and below
+def _word(value: Any) -> str:  # noqa: ANN401
     if not isinstance(value, str) or not value:
         raise TypeError
     return value
@@ -150,8 +165,10 @@ def _object(value: Any) -> dict[str, Any]:  # noqa: ANN401
 
 
 def _whole(value: Any) -> int:  # noqa: ANN401 - shells write 3 as 3.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError
+    if not -(2**63) <= value < 2**63 or value != int(value):
+        raise ValueError
     return int(value)
 
 
@@ -184,8 +201,8 @@ def _span(value: Any) -> timedelta:  # noqa: ANN401
 
 
 def _backoff(value: Any) -> Backoff:  # noqa: ANN401
-    known = {name: value[name] for name in Backoff.__dataclass_fields__ if value.get(name) is not None}
-    return Backoff(**known)
+    given = _object(value)
+    return Backoff(**{name: given[name] for name in Backoff.__dataclass_fields__ if given.get(name) is not None})
 
 
 def _one_of(words: tuple[_T, ...]) -> Callable[[Any], _T]:

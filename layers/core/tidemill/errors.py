@@ -116,7 +116,9 @@ class Snooze(Exception):  # noqa: N818 - as above
     """Raised by a task function: not now. The attempt is not counted and the task becomes due at *until*."""
 
     def __init__(self, until: datetime | timedelta) -> None:
-        if isinstance(until, datetime) and until.tzinfo is None:
+        if not isinstance(until, datetime | timedelta):
+            raise TypeError("until must be a datetime or a timedelta")
+        if isinstance(until, datetime) and until.utcoffset() is None:
             raise ValueError("until must carry a time zone")
         self.until = until
         super().__init__(f"snoozed until {until}")

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from bson import ObjectId, json_util
@@ -20,6 +20,8 @@ from tidemill.requests import MAX_KEY_CHARS, NewTask, new_task
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_HTTP_PRIORITY: Final = 10
+MAX_DETAILS: Final = 20
+MAX_FIELD_CHARS: Final = 100
 KEY_HEADER: Final = "idempotency-key"
 _CORRELATION_HEADERS: Final = ("x-correlation-id", "x-request-id")
 
@@ -44,12 +46,18 @@ class Answer:
 
 
 def is_api_event(event: object) -> bool:
-    """Tell whether *event* is one of the REST API's."""
-    return isinstance(event, dict) and all(isinstance(event.get(name), str) for name in ("httpMethod", "path"))
+    """Tell whether *event* is one of the REST API's, and not a load balancer's, which looks alike."""
+    if not isinstance(event, dict) or not all(isinstance(event.get(name), str) for name in ("httpMethod", "path")):
+        return False
+    context = event.get("requestContext")
+    has_headers = all(isinstance(event.get(name) or {}, dict) for name in ("headers", "multiValueHeaders"))
+    return isinstance(context, dict) and "elb" not in context and has_headers
 
 
-def requested_task(event: Mapping[str, Any], directory: Directory) -> NewTask:
+def requested_task(event: Mapping[str, Any], directory: Directory, *, max_timeout: timedelta) -> NewTask:
     """Return the task a ``POST /tasks`` asks for, its key scoped to the caller.
+
+    *max_timeout* is what executors can grant one attempt.
 
     Raises:
         HttpError: The body cannot be read, or carries what belongs into the header.
@@ -60,7 +68,7 @@ def requested_task(event: Mapping[str, Any], directory: Directory) -> NewTask:
         raise InvalidRequestError([Problem("idempotency_key", "goes into the header Idempotency-Key")])
     key = _idempotency_key(event)
     request = new_task(**fields | ({} if key is None else {"idempotency_key": key}))
-    _refuse_what_http_may_not(request, directory)
+    _refuse_what_http_may_not(request, directory, max_timeout=max_timeout)
     scoped = None if key is None else f"{caller(event)}:{key}"
     return request.model_copy(update={"idempotency_key": scoped})
 
@@ -110,7 +118,7 @@ def headers(event: Mapping[str, Any], name: str) -> list[str]:
     """Return the different values of a header, whatever its case and wherever the gateway put it."""
     found: list[str] = []
     for given, values in (event.get("multiValueHeaders") or {}).items():
-        found += [str(value) for value in values or [] if given.lower() == name]
+        found += [str(value) for value in values or [] if given.lower() == name and value is not None]
     for given, value in (event.get("headers") or {}).items():
         found += [str(value)] if given.lower() == name and value is not None else []
     return list(dict.fromkeys(found))
@@ -127,10 +135,12 @@ def object_id(text: str) -> ObjectId:
     return ObjectId(text)
 
 
-def accepted(task_id: TaskId, *, is_new: bool) -> Answer:
+def accepted(task_id: TaskId, *, is_new: bool, event: Mapping[str, Any]) -> Answer:
     """Return the answer to an enqueue: 202 for a new task, 200 for the one that holds the key."""
     body = {"id": str(task_id), "status": "pending"} if is_new else {"id": str(task_id)}
-    return _answer(202 if is_new else 200, body, {"Location": f"/tasks/{task_id}"})
+    # As the caller wrote it: with the stage, which `path` lacks.
+    path = str(event["requestContext"].get("path") or event["path"]).rstrip("/")
+    return _answer(202 if is_new else 200, body, {"Location": f"{path}/{task_id}"})
 
 
 def told(task: Task) -> Answer:
@@ -155,14 +165,15 @@ def told(task: Task) -> Answer:
 
 
 def refused(error: HttpError) -> Answer:
-    """Return *error* in the one shape all errors have."""
-    details = [{"field": one.field, "message": one.message} for one in error.problems]
+    """Return *error* in the one shape all errors have, short enough to be answered whatever was asked."""
+    shown = error.problems[:MAX_DETAILS]
+    details = [{"field": one.field[:MAX_FIELD_CHARS], "message": one.message} for one in shown]
     body = {"error": {"code": error.code, "message": str(error), "details": details}}
     return _answer(error.status, body, {"Retry-After": "5"} if error.status == 503 else {})  # noqa: PLR2004
 
 
-def _refuse_what_http_may_not(request: NewTask, directory: Directory) -> None:
-    declared = directory.task_type(request.name)
+def _refuse_what_http_may_not(request: NewTask, directory: Directory, *, max_timeout: timedelta) -> None:
+    declared = directory.task_type(request.name, for_http=True)
     if declared is None:
         raise UnknownTaskError([Problem("name", "no executor has registered a task function of this name")])
     if not declared.get("http"):
@@ -172,6 +183,9 @@ def _refuse_what_http_may_not(request: NewTask, directory: Directory) -> None:
         problems.append(Problem("queue", "is not declared: run `tidemill declare QUEUE` once"))
     if abs(request.priority) > MAX_HTTP_PRIORITY:
         problems.append(Problem("priority", f"must be from -{MAX_HTTP_PRIORITY} to {MAX_HTTP_PRIORITY}"))
+    longest = max_timeout.total_seconds()
+    if request.timeout_sec is not None and request.timeout_sec > longest:
+        problems.append(Problem("timeout_sec", f"must be at most {longest:g}, the MAX_TASK_TIMEOUT_SEC of executors"))
     if problems:
         raise InvalidRequestError(problems)
 

@@ -60,4 +60,8 @@ def after_loss(task: Task, policy: RetryPolicy, *, now: datetime, draw: float) -
 def _growth(policy: Backoff, *, steps: int) -> float:
     # In logarithms: factor ** steps overflows long before the cap is compared with it.
     grows_past_cap = math.log(policy.base_sec) + steps * math.log(policy.factor) >= math.log(policy.max_sec)
-    return policy.max_sec if grows_past_cap else policy.base_sec * policy.factor**steps
+    if grows_past_cap:
+        return policy.max_sec
+    # In halves: beside a tiny base even a power below the cap may overflow.
+    half = steps // 2
+    return min(policy.base_sec * policy.factor**half * policy.factor ** (steps - half), policy.max_sec)

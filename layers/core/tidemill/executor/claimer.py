@@ -65,6 +65,8 @@ class Claimer:
         self._places: dict[tuple[str, Lane], _Place] = {}
         self._turn = rng.randrange(1 << 16)
         self.trouble: TidemillError | None = None
+        self.was_thorough = False
+        self.interrupted = 0
         self.suspects: list[TaskId] = []
         self.unseen_tokens: list[str] = []
 
@@ -73,9 +75,11 @@ class Claimer:
     ) -> list[Task | Malformed]:
         """Return up to *free* tasks, newly leased. *final* looks at everything again before giving up.
 
-        What went wrong, if anything, is left in `trouble`; what is returned is held nevertheless.
+        What went wrong, if anything, is left in `trouble`; what is returned is held nevertheless. `was_thorough`
+        tells whether every lane was looked at from its head in vain, `interrupted` how many stamps in a row failed.
         """
         self.trouble = None
+        self.was_thorough = True
         queues = self._queues or self._found_queues()
         held: list[Task | Malformed] = []
         self._turn += 1
@@ -89,6 +93,7 @@ class Claimer:
                 free=left, slots=slots, retries_in_flight=flying, retry_share=self._retry_share, draw=self._rng.random()
             )
             held += self._from_queue(queue, quotas, now=now, final=final)
+        self.was_thorough = self.was_thorough and not held
         return held
 
     def take_suspect(self, task_id: TaskId, *, now: datetime) -> list[Task | Malformed]:
@@ -99,6 +104,7 @@ class Claimer:
 
     def put_back(self, task: Task, *, due_at: datetime, lane: Lane) -> None:
         """Note that *task* is pending again: a scan that has passed its place must look again."""
+        self.was_thorough = False
         place = self._places.get((task.queue, lane))
         if place is not None:
             place.dry_since = None
@@ -115,6 +121,7 @@ class Claimer:
     def _note(self, error: TidemillError) -> None:
         self._report["errors"] += 1
         self.trouble = error
+        self.was_thorough = False
 
     def _from_queue(
         self, queue: str, quotas: list[tuple[Lane, int]], *, now: datetime, final: bool
@@ -136,8 +143,10 @@ class Claimer:
         if final or self._wants_full_look(place, started):
             place.scan = place.scan.from_head()
         elif place.dry_since is not None and started - place.dry_since < DRY_SEC:
+            self.was_thorough = False
             return []
         is_full = place.scan.after is None
+        self.was_thorough = self.was_thorough and is_full
         lease = self._lease(now)
         try:
             claim = claims.claim(self._tasks, place.scan, limit=limit, lease=lease, now=now, rng=self._rng)
@@ -158,12 +167,19 @@ class Claimer:
         self._report["claimed"] += len(claim.tasks)
         self._report["missed"] += claim.lost
         self.suspects += [one for one in claim.suspects if one not in self.suspects]
-        if claim.error is not None:
-            self._report["errors"] += 1
+        self._note_interruption(claim)
         if claim.unresolved:
             self.unseen_tokens.append(token)
         self._quarantine(claim.unclaimable, now=now)
         return list(claim.tasks)
+
+    def _note_interruption(self, claim: claims.Claim) -> None:
+        if claim.error is None:
+            self.interrupted = 0 if claim.scanned else self.interrupted
+            return
+        self._report["errors"] += 1
+        self.interrupted += 1
+        self.was_thorough = False
 
     def _quarantine(self, documents: Sequence[Malformed], *, now: datetime) -> None:
         try:

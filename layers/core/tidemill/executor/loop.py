@@ -26,6 +26,10 @@ LAST_SECONDS: Final = 2.0
 """Kept of an invocation for its report."""
 
 MAX_WAIT_SEC: Final = 0.5
+FIRST_PAUSE_SEC: Final = 0.02
+MAX_INTERRUPTIONS: Final = 12
+"""So many stamps in a row may fail: enough for a fail-over, and to single out one bad document in a batch."""
+
 CANCEL_LOOK_SEC: Final = 1.0
 
 
@@ -82,14 +86,14 @@ class Execution:
         claimed = self._claim(final=False)
         if not claimed and not self._slots.running:
             self._flush(force=True)
-            if not self._claim(final=True):
+            if self._claimer.was_thorough or not (self._claim(final=True) or self._may_try_again()):
                 return False
         for ended in self._slots.ended(wait=self._wait()):
             self._settle(ended.running.task, after_end, ended)
         for late in self._slots.overdue():
             self._report["timed_out"] += 1
             self._settle(late.task, after_timeout, late)
-        self._flush(force=False)
+        self._flush(force=not self._slots.running)
         self._look_for_cancellations()
         return True
 
@@ -113,9 +117,9 @@ class Execution:
             final=final,
         )
         self._admit(held)
+        self._next_claim = 0.0 if held else self._monotonic() + MAX_WAIT_SEC
         if not held:
-            self._next_claim = self._monotonic() + MAX_WAIT_SEC
-            self._give_up_if_useless(final=final)
+            self._give_up_if_useless()
         return bool(held or self._claimer.suspects)
 
     def _may_claim(self, *, final: bool) -> bool:
@@ -127,9 +131,16 @@ class Execution:
             return not self._slots.running
         return self._slots.free > 0 and (final or self._monotonic() >= self._next_claim)
 
-    def _give_up_if_useless(self, *, final: bool) -> None:
+    def _may_try_again(self) -> bool:
+        """Pause after a stamp that failed, longer each time; false where none failed or too many did."""
+        if not 0 < self._claimer.interrupted <= MAX_INTERRUPTIONS or not self._has_time():
+            return False
+        time.sleep(min(FIRST_PAUSE_SEC * 2 ** (self._claimer.interrupted - 1), MAX_WAIT_SEC))
+        return True
+
+    def _give_up_if_useless(self) -> None:
         trouble = self._claimer.trouble
-        if final and trouble is not None and not self._report["claimed"]:
+        if trouble is not None and not self._report["claimed"]:
             raise trouble
 
     def _admit(self, held: Sequence[Task | Malformed]) -> None:
@@ -173,12 +184,13 @@ class Execution:
         self._settler.add(judged(what, policy, now=self._now(), draw=draw))
 
     def _flush(self, *, force: bool) -> None:
-        idle = not self._slots.running
-        if force or idle or self._settler.is_due():
-            for settlement in self._settler.flush(now=self._now()):
-                outcome, task = settlement.outcome, settlement.task
-                if isinstance(outcome, Retried) and isinstance(task, Task):
-                    self._claimer.put_back(task, due_at=outcome.next_retry_at, lane="retry")
+        if not (force or self._settler.is_due()):
+            return
+        now = self._now()
+        for settlement in self._settler.flush(now=now):
+            outcome, task = settlement.outcome, settlement.task
+            if isinstance(outcome, Retried) and isinstance(task, Task):
+                self._claimer.put_back(task, due_at=outcome.next_retry_at, lane="retry")
 
     def _look_for_cancellations(self) -> None:
         if not self._slots.running or self._monotonic() < self._next_cancel_look:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from tidemill.classify import bounded, classify
+from tidemill.documents import LATEST
 from tidemill.errors import Snooze
 from tidemill.model import Failed, Failure, Malformed, Outcome, Retried, RetryPolicy, Run, Snoozed, Succeeded
 from tidemill.results import storable
@@ -47,10 +48,20 @@ def _outcome(ended: Ended, policy: RetryPolicy, *, now: datetime, draw: float) -
     error = ended.error
     if error is None:
         return Succeeded(result=storable(ended.result))
-    if isinstance(error, Snooze):
-        until = now + error.until if isinstance(error.until, timedelta) else error.until
-        return Snoozed(until=max(until, now))
+    until = _snoozed_until(error, now=now)
+    if until is not None:
+        return Snoozed(until=until)
     return after_failure(classify(error), policy, attempts=ended.running.task.attempts, now=now, draw=draw)
+
+
+def _snoozed_until(error: BaseException, *, now: datetime) -> datetime | None:
+    """Return when a snooze ends, within the calendar; ``None`` for what is none, or was made to say nonsense."""
+    until = getattr(error, "until", None) if issubclass(type(error), Snooze) else None
+    if isinstance(until, timedelta):
+        return now + min(max(until, timedelta(0)), LATEST - now)
+    if isinstance(until, datetime) and until.utcoffset() is not None:
+        return min(max(until, now), LATEST)
+    return None
 
 
 def _note(outcome: Outcome) -> str:

@@ -75,14 +75,16 @@ def claim(tasks: Tasks, scan: Scan, *, limit: int, lease: Lease, now: datetime, 
     """
     limit = max(limit // scan.narrow, 1)
     window = due_keys(tasks, scan, limit=limit * scan.width, now=now)
+    dry = len(window) < limit * scan.width
+    window = [key for key in window if key["_id"] not in scan.hopeless]
     chosen = window if len(window) <= limit else _sample(window, limit, rng)
     if not chosen:
-        return Claim(scan=scan, dry=True)
+        return Claim(scan=scan, dry=dry)
     taken = take(tasks, [key["_id"] for key in chosen], lease=lease, now=now)
     return replace(
         taken,
         scan=_next_scan(scan, window, chosen, taken),
-        dry=len(window) < limit * scan.width,
+        dry=dry and taken.error is None,
         unclaimable=taken.unclaimable + _unstampable(chosen, taken),
     )
 
@@ -185,7 +187,8 @@ def _next_scan(scan: Scan, window: list[dict[str, Any]], chosen: list[dict[str, 
     without_gap = [key for key, picked in zip(window, chosen, strict=False) if key is picked]
     crowded = taken.lost * 4 > len(chosen)
     width = min(scan.width * 2, MAX_WIDTH) if crowded else max(scan.width // 2, 1)
-    return replace(advanced(scan, without_gap), width=width, narrow=max(scan.narrow // 2, 1))
+    hopeless = scan.hopeless + tuple(one.id for one in _unstampable(chosen, taken))
+    return replace(advanced(scan, without_gap), width=width, narrow=max(scan.narrow // 2, 1), hopeless=hopeless)
 
 
 def _unstampable(chosen: list[dict[str, Any]], taken: Claim) -> tuple[Malformed, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from tidemill.model import Lane
+from tidemill.model import Lane, TaskId
 
 MAX_WIDTH: Final = 8
 
@@ -35,7 +35,7 @@ class Scan:
 
     ``after`` is the last key taken; ``None`` is a full look from the head. ``width`` above 1 takes a random part
     of a window so many times as wide: claimers that collide spread out. ``narrow`` divides the next claims after
-    the server refused a stamp, until the one document that cannot be stamped is alone.
+    the server refused a stamp, until the one document that cannot be stamped is alone: then it is ``hopeless``.
     """
 
     queue: str
@@ -43,6 +43,7 @@ class Scan:
     after: Key | None = None
     width: int = 1
     narrow: int = 1
+    hopeless: tuple[TaskId, ...] = ()
 
     def from_head(self) -> Scan:
         """Return the scan that takes a full look."""

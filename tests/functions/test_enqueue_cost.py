@@ -1,0 +1,133 @@
+"""What a request costs MongoDB, and with which guarantees, whatever its URI says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from tests.functions.conftest import Deployed
+from tidemill.testing import Mongod
+
+NOOP = {"name": "noop", "payload": {}}
+OPTIONS = [
+    "w=0",
+    "w=0&journal=true",
+    "w=1",
+    "journal=false",
+    "wTimeoutMS=1",
+    "retryWrites=false",
+    "readPreference=secondaryPreferred",
+    "readConcernLevel=linearizable",
+    "tz_aware=false",
+    "maxPoolSize=1",
+    "timeoutMS=1",
+]
+
+
+def connections(client: MongoClient[dict[str, Any]], role: str) -> int:
+    """How many connections are open that a function of *role* uses for commands."""
+    pipeline = [
+        {"$currentOp": {"allUsers": True, "idleConnections": True, "localOps": True}},
+        {"$match": {"appName": f"tidemill-{role}", "command.hello": {"$exists": False}}},
+    ]
+    return len(list(client.admin.aggregate(pipeline)))
+
+
+def test_a_warm_enqueue_is_one_insert(deployed: Deployed) -> None:
+    deployed.post(NOOP)
+    deployed.commands()
+
+    deployed.post(NOOP)
+
+    assert [name for name, _ in deployed.commands()] == ["insert"]
+
+
+@pytest.mark.parametrize("key", ["new", "known"])
+def test_a_warm_keyed_enqueue_is_one_find_and_modify(deployed: Deployed, key: str) -> None:
+    deployed.post(NOOP, key="known")
+    deployed.commands()
+
+    deployed.post(NOOP, key=key)
+
+    assert [name for name, _ in deployed.commands()] == ["findAndModify"]
+
+
+def test_a_refused_body_costs_nothing(deployed: Deployed) -> None:
+    deployed.post(NOOP)
+    deployed.commands()
+
+    for body in ("{bad", '{"name": "noop"}', '{"name": "noop", "payload": {}, "priority": 11}'):
+        deployed.post(body)
+
+    assert deployed.commands() == []
+
+
+def test_a_refused_name_costs_one_more_look(deployed: Deployed) -> None:
+    deployed.post(NOOP)
+    deployed.commands()
+
+    deployed.post({"name": "unknown", "payload": {}})
+
+    assert [(name, sent[name]) for name, sent in deployed.commands()] == [("find", "task_types"), ("find", "queues")]
+
+
+def test_a_get_is_one_read_and_a_delete_one_more_write(deployed: Deployed) -> None:
+    task_id = deployed.post(NOOP).id
+    deployed.commands()
+
+    deployed.get(task_id)
+    assert [name for name, _ in deployed.commands()] == ["find"]
+    deployed.delete(task_id)
+    assert [name for name, _ in deployed.commands()] == ["find", "findAndModify"]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_writes_are_of_a_majority_and_reads_of_the_primary(
+    deployed: Deployed, mongod: Mongod, db: Database[Any], options: str
+) -> None:
+    deployed.set(MONGODB_URI=f"{mongod.uri}&{options}")
+
+    for key in (None, "a"):
+        answer = deployed.post(NOOP, key=key)
+        assert answer.status == 202
+        assert deployed.get(answer.id).status == 200
+    assert deployed.invoke("execute")["done"] == 2
+    assert deployed.invoke("reclaim")["missing_indexes"] == []
+    assert deployed.invoke("archive")["moved"] == 0
+    sent = deployed.commands()
+    writes = [command for name, command in sent if name in {"insert", "update", "findAndModify", "delete"}]
+    assert {command["writeConcern"]["w"] for command in writes} == {"majority"}
+    assert all("txnNumber" in command for command in writes if "updates" not in command)
+    assert {command.get("$readPreference", {}).get("mode") for _, command in sent} <= {None, "primary"}
+    assert db.tasks.count_documents({"status": "done"}) == 2
+
+
+def test_one_client_serves_all_calls(deployed: Deployed, client: MongoClient[dict[str, Any]]) -> None:
+    task_id = deployed.post(NOOP).id
+    before = connections(client, "enqueue")
+
+    for turn in range(25):
+        deployed.post(NOOP, key=str(turn % 3))
+        deployed.get(task_id)
+
+    assert len(deployed.clients) == 1
+    assert connections(client, "enqueue") == before <= 2
+
+
+def test_cold_starts_that_fail_leave_no_client_behind(bare: Deployed) -> None:
+    bare.set(MONGODB_URI="mongodb://user:pass@h:abc/")
+    assert {bare.post(NOOP).status for _ in range(3)} == {503}
+    assert bare.clients == []
+
+
+def test_each_function_has_one_client_of_its_own(deployed: Deployed) -> None:
+    for _ in range(2):
+        deployed.post(NOOP)
+        for function in ("execute", "reclaim", "archive"):
+            deployed.invoke(function)
+
+    names = [one.options.pool_options.appname for one in deployed.clients]
+    assert sorted(str(name) for name in names) == [f"tidemill-{f}" for f in ("archive", "enqueue", "execute", "reclaim")]

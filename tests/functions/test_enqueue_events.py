@@ -1,0 +1,209 @@
+"""Headers, paths, methods, and events that are none of the REST API's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo.database import Database
+
+from tests.functions.calls import answer, app, request, sample
+from tests.functions.conftest import Deployed
+
+NOOP = {"name": "noop", "payload": {}}
+ALB = {
+    "requestContext": {"elb": {"targetGroupArn": "arn:aws:elasticloadbalancing:eu-central-1:123456789012:x"}},
+    "httpMethod": "POST",
+    "path": "/tasks",
+    "queryStringParameters": {},
+    "headers": {"host": "x"},
+    "body": '{"name": "noop", "payload": {}}',
+    "isBase64Encoded": False,
+}
+V2 = {
+    "version": "2.0",
+    "routeKey": "POST /tasks",
+    "rawPath": "/tasks",
+    "headers": {},
+    "requestContext": {"http": {"method": "POST", "path": "/tasks"}, "stage": "$default"},
+    "body": '{"name": "noop", "payload": {}}',
+    "isBase64Encoded": False,
+}
+SCHEDULED = {
+    "version": "0",
+    "id": "53dc4d37-cffa-4f76-80c9-8b7d4a4d2eaa",
+    "detail-type": "Scheduled Event",
+    "source": "aws.events",
+    "time": "2026-07-01T09:00:00Z",
+    "resources": [],
+    "detail": {},
+}
+NO_EVENTS = [None, {}, [], "text", 1, {"key1": "v"}, SCHEDULED, V2, ALB]
+
+
+@pytest.mark.parametrize("event", NO_EVENTS)
+def test_an_event_of_another_kind_is_400(deployed: Deployed, db: Database[Any], event: Any) -> None:
+    refused = deployed.http(event)
+
+    assert (refused.status, refused.code) == (400, "invalid_event")
+    assert db.tasks.count_documents({}) == 0
+
+
+@pytest.mark.parametrize("field", ["httpMethod", "path", "requestContext"])
+@pytest.mark.parametrize("value", [None, 1, [], "absent"])
+def test_an_event_without_its_essentials_is_no_event(deployed: Deployed, field: str, value: Any) -> None:
+    event = request(body=NOOP) | {field: value}
+    if value == "absent":
+        del event[field]
+
+    assert deployed.http(event).status == 400
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"headers": None, "multiValueHeaders": None},
+        {"headers": {}, "multiValueHeaders": {"Idempotency-Key": [None]}},
+        {"queryStringParameters": {"status[$ne]": "x", "sort": "$natural"}},
+        {"path": "/tasks/"},
+    ],
+)
+def test_null_headers_queries_and_slashes_do_no_harm(deployed: Deployed, db: Database[Any], changes: Any) -> None:
+    assert deployed.http(request(body=NOOP) | changes).status == 202
+    assert db.tasks.count_documents({"idempotency_key": {"$exists": True}}) == 0
+
+
+def test_a_context_is_not_needed(deployed: Deployed) -> None:
+    assert answer(app("enqueue").lambda_handler(request(body=NOOP), None)).status == 202
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"headers": [1]},
+        {"headers": {"Idempotency-Key": 7}},
+        {"multiValueHeaders": 1},
+        {"multiValueHeaders": {"Idempotency-Key": 7}},
+        {"requestContext": {"identity": "x"}},
+        {"requestContext": {"identity": {"apiKeyId": ["x"]}, "requestId": {"a": 1}}},
+        {"body": {"name": "noop"}},
+        {"isBase64Encoded": "yes"},
+    ],
+)
+def test_a_malformed_event_never_raises(deployed: Deployed, changes: Any) -> None:
+    assert deployed.http(request(body=NOOP) | changes).status in {202, 400, 500}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *((method, "/tasks") for method in ("GET", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "", "$where")),
+        *((method, f"/tasks/{'0' * 24}") for method in ("POST", "HEAD", "OPTIONS", "PUT")),
+        *(("POST", path) for path in ("", "/", "/task", "/tasks/batch/x", "/v2/tasks", "//tasks")),
+    ],
+)
+def test_what_no_route_takes_is_404(deployed: Deployed, db: Database[Any], method: str, path: str) -> None:
+    refused = deployed.http(request(method, path, body=NOOP))
+
+    assert (refused.status, refused.code) == (404, "not_found")
+    assert db.tasks.count_documents({}) == 0
+
+
+@pytest.mark.parametrize(
+    "task_id",
+    [
+        "0" * 24,
+        "0" * 23,
+        "0" * 300,
+        "0" * 1_000_000,
+        "%00",
+        "\x00",
+        "a%2Fb",
+        "a/b",
+        "a b",
+        "a+b",
+        "..",
+        "é",
+        "😀",
+        "#",
+        "{$ne}",
+        '{"$gt":""}',
+        "00 00 00 00 00 00 00 00 ",
+        "０" * 24,
+        "null",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_an_id_that_is_none_is_404(deployed: Deployed, db: Database[Any], method: str, task_id: str) -> None:
+    deployed.post(NOOP)
+
+    refused = deployed.http(request(method, f"/tasks/{task_id}"))
+
+    assert (refused.status, refused.code) == (404, "not_found")
+    assert [task["status"] for task in db.tasks.find()] == ["pending"]
+
+
+@pytest.mark.parametrize("spelling", [str.lower, str.upper, lambda task_id: f"{task_id}/"])
+def test_every_id_that_is_given_out_can_be_fetched(deployed: Deployed, spelling: Any) -> None:
+    task_id = deployed.post(NOOP).id
+
+    assert deployed.get(spelling(task_id)).id == task_id
+
+
+@pytest.mark.parametrize("caller", ["another", None, ""])
+def test_a_task_is_shown_to_its_caller_only(deployed: Deployed, db: Database[Any], caller: str | None) -> None:
+    task_id = deployed.post(NOOP).id
+
+    assert deployed.get(task_id, caller=caller).status == 404
+    assert deployed.delete(task_id, caller=caller).status == 404
+    assert [task["status"] for task in db.tasks.find()] == ["pending"]
+
+
+def test_a_task_from_python_is_shown_to_no_caller(deployed: Deployed, db: Database[Any]) -> None:
+    task_id = db.tasks.insert_one({"name": "noop", "trace": {"source": None}}).inserted_id
+
+    assert [deployed.get(str(task_id), caller=caller).status for caller in ("None", None, "")] == [404, 404, 404]
+
+
+@pytest.mark.parametrize(
+    ("status", "answered"),
+    [("pending", "cancelled"), ("processing", "processing"), ("done", "done"), ("failed", "failed")],
+)
+def test_a_delete_tells_what_became_of_the_task(
+    deployed: Deployed, db: Database[Any], status: str, answered: str
+) -> None:
+    task_id = deployed.post(NOOP).id
+    db.tasks.update_one({}, {"$set": {"status": status}})
+
+    deleted = deployed.delete(task_id)
+
+    assert (deleted.status, deleted.body["status"]) == (200, answered)
+    assert (deleted.body["cancel_requested_at"] is not None) == (status in {"pending", "processing"})
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"id": 1970670598291982290, "amount": 0.1, "v": 1.0},
+        {"x": float("nan"), "y": float("-inf")},
+        {"o": ObjectId(), "b": b"\xff", "$ref": "x"},
+        "text",
+        None,
+        [1, [2]],
+    ],
+)
+def test_a_result_is_told_in_strict_json(deployed: Deployed, db: Database[Any], result: Any) -> None:
+    task_id = deployed.post(NOOP).id
+    db.tasks.update_one({}, {"$set": {"status": "done", "result": result}})
+
+    told = deployed.get(task_id)
+
+    assert told.status == 200
+    if isinstance(result, dict) and "id" in result:
+        assert '"id": 1970670598291982290, "amount": 0.1, "v": 1.0' in told.text
+
+
+def test_a_sample_is_what_the_builder_makes() -> None:
+    event = sample("enqueue_noop")
+    assert request(body=event["body"]) == event

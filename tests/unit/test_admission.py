@@ -1,0 +1,118 @@
+"""Whether a claimed task may start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.conftest import T0
+from tests.unit.make import a_claimed_task
+from tidemill.admission import Admission, Limits, Release, Start, admit
+from tidemill.documents import EARLIEST, LATEST
+from tidemill.model import Cancelled, Failed, Snoozed, Task
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+LIMITS = Limits(known=True, timeout=30 * SECOND, max_retries=2, max_timeout=50 * SECOND, margin=10 * SECOND)
+UNKNOWN = replace(LIMITS, known=False)
+
+
+def admitted(task: Task, limits: Limits = LIMITS, *, remaining: timedelta = 2 * MINUTE) -> Admission:
+    return admit(task, limits, now=T0, remaining=remaining)
+
+
+def refusal(admission: Admission) -> str:
+    assert isinstance(admission, Failed)
+    assert admission.failure.code == admission.reason
+    assert not admission.failure.retryable
+    assert not admission.failure.by_function
+    return admission.reason
+
+
+def test_a_task_starts_with_its_timeout() -> None:
+    assert admitted(a_claimed_task()) == Start(timeout=30 * SECOND)
+
+
+@pytest.mark.parametrize(("remaining", "starts"), [(41, True), (40, True), (39.999, False), (0, False), (-5, False)])
+def test_it_is_released_where_the_invocation_could_end_before_it(remaining: float, *, starts: bool) -> None:  # F12
+    admission = admitted(a_claimed_task(), remaining=remaining * SECOND)
+
+    assert admission == (Start(timeout=30 * SECOND) if starts else Release())
+
+
+@pytest.mark.parametrize(("attempts", "starts"), [(1, True), (3, True), (4, False), (8, False)])
+def test_a_task_that_had_used_its_attempts_before_this_claim_does_not_start(  # F15
+    attempts: int, *, starts: bool
+) -> None:
+    admission = admitted(a_claimed_task(attempts=attempts))
+
+    assert starts or refusal(admission) == "exhausted"
+    assert isinstance(admission, Start) == starts
+
+
+@pytest.mark.parametrize(("seconds", "starts"), [(-3600, False), (0, False), (0.001, True), (3600, True)])
+def test_a_task_past_its_expiry_does_not_start(seconds: float, *, starts: bool) -> None:  # F27
+    admission = admitted(a_claimed_task(expires_at=T0 + seconds * SECOND))
+
+    assert starts or refusal(admission) == "expired"
+    assert isinstance(admission, Start) == starts
+
+
+def test_a_task_whose_cancellation_was_asked_for_does_not_start() -> None:
+    assert admitted(a_claimed_task(cancel_requested_at=T0)) == Cancelled()
+
+
+@pytest.mark.parametrize(
+    ("age", "wait"),
+    [
+        (0 * SECOND, 15 * SECOND),
+        (MINUTE, 15 * SECOND),
+        (2 * MINUTE, 30 * SECOND),
+        (8 * MINUTE, 2 * MINUTE),
+        (-60 * MINUTE, 15 * SECOND),
+    ],
+)
+def test_an_unknown_name_waits_with_growing_pauses_for_a_deploy(age: timedelta, wait: timedelta) -> None:  # F23
+    assert admitted(a_claimed_task(T0 - age), UNKNOWN) == Snoozed(until=T0 + wait)
+
+
+def test_an_unknown_name_is_looked_at_a_few_times_and_then_fails() -> None:
+    task, now, looks = a_claimed_task(), T0, 0
+
+    while isinstance(admission := admit(task, UNKNOWN, now=now, remaining=MINUTE), Snoozed):
+        now, looks = admission.until, looks + 1
+
+    assert refusal(admission) == "unknown_task"
+    assert now - T0 >= timedelta(minutes=10)
+    assert looks < 20
+
+
+def test_a_timeout_no_executor_lives_to_see_fails_instead_of_being_passed_on_for_ever() -> None:
+    assert refusal(admitted(a_claimed_task(), replace(LIMITS, timeout=51 * SECOND))) == "timeout_too_long"
+    assert isinstance(admitted(a_claimed_task(), replace(LIMITS, timeout=50 * SECOND)), Start)
+
+
+def test_cancelled_beats_expired_beats_exhausted_beats_unknown_beats_too_long_beats_released() -> None:
+    limits = replace(UNKNOWN, timeout=MINUTE)
+    old = T0 - timedelta(hours=1)
+    worst = a_claimed_task(old, attempts=9, expires_at=T0, cancel_requested_at=T0)
+
+    assert admitted(worst, limits, remaining=SECOND) == Cancelled()
+    worst = replace(worst, cancel_requested_at=None)
+    assert refusal(admitted(worst, limits, remaining=SECOND)) == "expired"
+    worst = replace(worst, expires_at=None)
+    assert refusal(admitted(worst, limits, remaining=SECOND)) == "exhausted"
+    worst = replace(worst, attempts=1)
+    assert refusal(admitted(worst, limits, remaining=SECOND)) == "unknown_task"
+    limits = replace(limits, known=True)
+    assert refusal(admitted(worst, limits, remaining=SECOND)) == "timeout_too_long"
+    limits = replace(limits, timeout=50 * SECOND)
+    assert admitted(worst, limits, remaining=SECOND) == Release()
+
+
+@pytest.mark.parametrize("created_at", [EARLIEST, LATEST])
+def test_times_no_calendar_has_are_judged_all_the_same(created_at: object) -> None:
+    assert isinstance(admitted(a_claimed_task(created_at=created_at)), Start)
+    assert isinstance(admitted(a_claimed_task(created_at=created_at), UNKNOWN), Failed | Snoozed)

@@ -1,0 +1,214 @@
+"""The shape of a task document: what is read from it, and what is wrong with it."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import bson
+import pytest
+from bson import Decimal128, Int64, ObjectId
+from bson.datetime_ms import DatetimeMS
+from bson.raw_bson import RawBSONDocument
+
+from tests.builders import document
+from tests.conftest import T0
+from tests.unit.make import a_task, raw
+from tidemill import Attempt, Backoff, Malformed, RetryPolicy, Task
+from tidemill.documents import (
+    EARLIEST,
+    LATEST,
+    attempt_document,
+    backoff_document,
+    decode,
+    error_document,
+    read,
+    schedule,
+)
+from tidemill.model import Lease, TaskError
+
+REQUIRED = {"name", "queue", "payload", "status", "lane", "due_at", "attempts"}
+LINE = {"attempt": 0, "status": "failed", "started_at": T0, "duration_ms": 5, "note": "why"}
+
+
+def reading(**fields: Any) -> Task | Malformed:
+    return read(raw(document(T0, **fields)))
+
+
+def problem(**fields: Any) -> str | None:
+    found = reading(**fields)
+    return found.problem if isinstance(found, Malformed) else None
+
+
+def test_a_new_task_is_read_as_it_was_written() -> None:
+    written = document(T0, payload={"a": [1]}, trace={"source": "me", "correlation_id": "c", "traceparent": "t"})
+
+    task = read(raw(written))
+
+    assert isinstance(task, Task)
+    assert (task.id, task.payload, task.status, task.lane) == (written["_id"], {"a": [1]}, "pending", "fresh")
+    assert (task.due_at, task.next_retry_at, task.created_at) == (T0, None, T0)
+    assert (task.max_retries, task.backoff, task.timeout, task.lease, task.error) == (None,) * 5
+    assert (task.source, task.correlation_id) == ("me", "c")
+
+
+def test_times_are_aware_and_utc() -> None:  # F29
+    assert a_task().due_at.utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize("name", sorted(REQUIRED))
+def test_a_document_without_what_every_task_has_is_malformed(name: str) -> None:  # F25
+    written = document(T0)
+    del written[name]
+
+    assert read(raw(written)) == Malformed(id=written["_id"], problem=f"{name} is missing", lease=None)
+
+
+@pytest.mark.parametrize("name", sorted(set(document(T0)) - REQUIRED - {"_id"}))
+@pytest.mark.parametrize("as_null", [False, True])
+def test_everything_else_may_be_absent_or_null(name: str, *, as_null: bool) -> None:
+    written = document(T0)
+    del written[name]
+
+    assert isinstance(read(raw(written | ({name: None} if as_null else {}))), Task)
+
+
+def test_fields_of_later_releases_are_ignored() -> None:
+    assert isinstance(reading(moon="full"), Task)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("name", ""), ("name", 7), ("name", None), ("queue", None), ("queue", ["default"]),
+        ("payload", "str"), ("payload", None), ("payload", [1]),
+        ("status", "Ready"), ("status", 1), ("lane", "slow"), ("lane", {}),
+        ("due_at", None), ("due_at", "2026-07-01T09:00:00Z"), ("due_at", 1767225600), ("due_at", [T0]),
+        ("next_retry_at", "soon"), ("next_retry_at", 0),
+        ("attempts", "3"), ("attempts", None), ("attempts", -1), ("attempts", 1.5), ("attempts", True),
+        ("attempts", math.inf), ("attempts", math.nan), ("attempts", 2**31 - 1), ("attempts", Decimal128("3")),
+        ("priority", "high"), ("priority", math.inf), ("priority", -math.inf), ("priority", 1e300),
+        ("priority", 0.5), ("priority", True),
+        ("max_retries", -1), ("max_retries", "3"), ("crashes", math.inf), ("redrives", []),
+        ("timeout_sec", 0), ("timeout_sec", -1), ("timeout_sec", math.inf), ("timeout_sec", math.nan),
+        ("timeout_sec", True), ("timeout_sec", "30"),
+        ("expires_at", "later"), ("created_at", 5), ("updated_at", "x"), ("finished_at", False),
+        ("cancel_requested_at", True), ("settled_by", 5), ("idempotency_key", 7),
+        ("backoff_policy", "x"), ("backoff_policy", [1]), ("backoff_policy", 5), ("backoff_policy", {"base_sec": "5"}),
+        ("backoff_policy", {"base_sec": 0}), ("backoff_policy", {"strategy": ["exponential"]}),
+        ("backoff_policy", {"max_sec": 1}),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_named_by_its_field_and_never_shown(name: str, value: object) -> None:  # F25, F37, F77
+    assert problem(**{name: value}) == f"{name} is not what it has to be"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "attribute", "read_as"),
+    [
+        ("attempts", 3.0, "attempts", 3),
+        ("attempts", Int64(3), "attempts", 3),
+        ("priority", -2.0, "priority", -2),
+        ("timeout_sec", 1.5, "timeout", timedelta(seconds=1.5)),
+        ("timeout_sec", 10**18, "timeout", timedelta(seconds=1e9)),
+        ("max_retries", 0, "max_retries", 0),
+        ("due_at", DatetimeMS(2**62), "due_at", LATEST),
+        ("due_at", DatetimeMS(-(2**62)), "due_at", EARLIEST),
+        ("created_at", None, "created_at", T0),
+        ("error", {"message": "m", "code": "c", "at": T0}, "error", TaskError(message="m", code="c", at=T0)),
+        ("error", "ValueError", "error", None),
+        ("error", {"message": "m"}, "error", None),
+        ("trace", "me", "source", None),
+        ("trace", {"source": 5}, "source", None),
+        ("result", math.nan, "crashes", 0),
+    ],
+)
+def test_what_people_and_shells_write_is_read(name: str, value: object, attribute: str, read_as: object) -> None:
+    assert getattr(reading(**{name: value}), attribute) == read_as
+
+
+def test_a_policy_comes_back_as_it_was_stored() -> None:
+    backoff = RetryPolicy(backoff=Backoff(base_sec=0.5, factor=3, max_sec=60)).backoff
+
+    assert a_task(backoff_policy=backoff_document(backoff)).backoff == backoff
+    assert backoff_document(None) is None
+
+
+def test_the_log_comes_back_as_it_was_stored_without_the_lines_that_are_none() -> None:
+    attempt = Attempt(attempt=0, status="failed", started_at=T0, duration_ms=5, note="why")
+    lines = [
+        attempt_document(attempt), "no line", None, {}, LINE | {"attempt": math.inf}, LINE | {"attempt": 1e300},
+        LINE | {"duration_ms": -1}, LINE | {"started_at": "then"}, LINE | {"note": 7},
+    ]  # fmt: skip
+
+    task = a_task(attempt_log=lines)
+
+    assert task.attempt_log[0] == attempt
+    assert [line.note for line in task.attempt_log] == ["why", "7"]
+    assert a_task(attempt_log="none").attempt_log == ()
+
+
+@pytest.mark.parametrize(
+    ("lease", "held"),
+    [
+        ({"token": "t", "owner": "A", "expires_at": T0}, Lease(token="t", owner="A", expires_at=T0)),
+        ({"token": "t", "owner": "A", "expires_at": DatetimeMS(2**62)}, Lease(token="t", owner="A", expires_at=LATEST)),
+        ({"token": "t", "owner": "A"}, None),
+        ({"token": 5, "owner": "A", "expires_at": T0}, None),
+        ({"token": "t", "owner": "A", "expires_at": "soon"}, None),
+        ("mine", None),
+        (None, None),
+    ],
+)
+def test_a_lease_is_whole_or_none_also_of_what_is_no_task(lease: object, held: Lease | None) -> None:
+    assert a_task(lease=lease).lease == held
+    assert reading(lease=lease, attempts="3").lease == held
+
+
+PAYLOADS: list[dict[str, Any]] = [
+    {"user.email": "a", "$gt": "", "a": {"$where": "1"}, "": 1},
+    {"$ref": "a", "$id": 1},
+    {"x": 1, "$id": {"$ref": "b", "$id": [1]}, "$ref": "a", "$db": "d", "more": {"$ref": "c", "$id": 2}},
+    {"schema": {"$id": "https://a.example/s", "$ref": "#/definitions/x", "list": [{"$ref": "y", "$id": None}]}},
+    {"id": 1970670598291982290, "half": 0.5, "whole": 1.0, "zero": -0.0, "none": None, "yes": True},
+    {"at": datetime(2026, 7, 1, 9, 0, 0, 123000, tzinfo=UTC), "id": ObjectId(), "bytes": b"\xff"},
+    {"deep": [[[[[[{"a": [{}]}]]]]]], "emoji": "😀", "nul": "a\x00b"},
+]
+
+
+@pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
+def test_a_payload_is_exactly_what_was_enqueued(payload: dict[str, Any]) -> None:  # F38, F44
+    for found in (a_task(payload=payload).payload, decode(raw({"payload": payload}))["payload"]):
+        assert found == payload
+
+
+def not_utf8(**fields: Any) -> RawBSONDocument:
+    return RawBSONDocument(bson.encode(document(T0, **fields)).replace(b"?!?", b"\xff\xfe\xfd"))
+
+
+def test_text_that_is_not_utf8_is_malformed_and_still_shows_lease_and_log() -> None:
+    lease = {"token": "t", "owner": "A", "expires_at": T0}
+
+    found = read(not_utf8(name="?!?", lease=lease, attempt_log=[LINE]))
+
+    assert isinstance(found, Malformed)
+    assert found.problem == "holds text that is not UTF-8"
+    assert found.lease is not None
+    assert len(found.attempt_log) == 1
+    assert decode(not_utf8(name="a?!?"))["name"].startswith("a\ufffd")
+
+
+def test_a_document_without_an_id_is_malformed_too() -> None:
+    assert read(raw({})) == Malformed(id=None, problem="due_at is missing", lease=None)
+
+
+def test_a_time_goes_into_both_fields_of_the_schedule_or_is_now() -> None:
+    later = T0 + timedelta(hours=1)
+
+    assert schedule(later, now=T0) == {"due_at": later, "next_retry_at": later}
+    assert schedule(None, now=T0) == {"due_at": T0, "next_retry_at": None}
+
+
+def test_an_error_is_stored_with_its_time() -> None:
+    assert error_document(message="m", code="c", at=T0) == {"message": "m", "code": "c", "at": T0}

@@ -1,0 +1,176 @@
+"""From what a function did to what is written of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from tests.conftest import T0
+from tests.unit.make import a_claimed_task, a_context
+from tidemill import Fail, Malformed, Retry, RetryPolicy, Snooze, TaskTimeoutError
+from tidemill.executor.outcomes import MAX_NOTE, after_end, after_timeout, malformed
+from tidemill.model import Failed, Outcome, Retried, Snoozed, Succeeded
+from tidemill.results import MAX_RESULT_BYTES
+from tidemill.retry import DEFAULT
+from tidemill.settlement import Settlement, statements
+from tidemill.slots import Ended, Running
+
+SECOND = timedelta(seconds=1)
+
+
+def running(*, attempts: int = 1, timeout: float = 30) -> Running:
+    ctx = a_context(deadline=100 + timeout)
+    task = a_claimed_task(attempts=attempts)
+    return Running(task=task, ctx=ctx, started_at=T0 - SECOND, started=100.0, cancel=ctx._cancelled)
+
+
+def ended(*, result: Any = None, error: BaseException | None = None, attempts: int = 1) -> Settlement:
+    end = Ended(running=running(attempts=attempts), duration=SECOND, result=result, error=error)
+    return after_end(end, DEFAULT, now=T0, draw=0.5)
+
+
+def outcome(error: BaseException) -> Outcome:
+    return ended(error=error).outcome
+
+
+def test_a_result_is_a_success() -> None:
+    settlement = ended(result={"sent": 3})
+
+    assert settlement.outcome == Succeeded(result={"sent": 3})
+    assert settlement.run is not None
+    assert (settlement.run.status, settlement.run.note) == ("succeeded", "")
+    assert (settlement.run.started_at, settlement.run.duration) == (T0 - SECOND, SECOND)
+
+
+@pytest.mark.parametrize("result", [{1, 2}, 2**70, math.nan, "x" * (MAX_RESULT_BYTES + 1)])
+def test_work_whose_result_cannot_be_stored_is_done_all_the_same(result: object) -> None:  # F49
+    settlement = ended(result=result)
+
+    assert isinstance(settlement.outcome, Succeeded)
+    assert settlement.outcome.result["not_stored"] == type(result).__name__
+
+
+def test_an_exception_is_a_failure_that_is_tried_again() -> None:
+    settlement = ended(error=ValueError("no"), attempts=2)
+
+    assert isinstance(settlement.outcome, Retried)
+    assert settlement.outcome.next_retry_at == T0 + 5 * SECOND
+    assert settlement.run is not None
+    assert (settlement.run.status, settlement.run.note) == ("failed", "ValueError: no")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit(0), SystemExit("msg"), KeyboardInterrupt(), GeneratorExit(), MemoryError(), asyncio.CancelledError()],
+    ids=repr,
+)
+def test_an_exit_is_a_failure_like_any_other(error: BaseException) -> None:  # F48
+    assert isinstance(outcome(error), Retried)
+
+
+def test_the_last_attempt_that_fails_ends_the_task() -> None:
+    settlement = ended(error=ValueError("no"), attempts=11)
+
+    assert isinstance(settlement.outcome, Failed)
+    assert settlement.outcome.reason == "exhausted"
+
+
+def test_fail_ends_the_task_and_retry_names_its_wait() -> None:
+    failed, retried = outcome(Fail("gone")), outcome(Retry("busy", after=77 * SECOND))
+
+    assert isinstance(failed, Failed)
+    assert failed.reason == "not_retryable"
+    assert isinstance(retried, Retried)
+    assert retried.next_retry_at == T0 + 77 * SECOND
+
+
+def test_an_endless_message_makes_a_short_note() -> None:
+    settlement = ended(error=ValueError("x" * 100_000))
+
+    assert settlement.run is not None
+    assert len(settlement.run.note) <= MAX_NOTE
+
+
+@pytest.mark.parametrize(
+    ("until", "due"),
+    [
+        (90 * SECOND, T0 + 90 * SECOND),
+        (T0 + 90 * SECOND, T0 + 90 * SECOND),
+        (datetime(2026, 7, 1, 12, 0, tzinfo=timezone(timedelta(hours=2))), datetime(2026, 7, 1, 10, 0, tzinfo=UTC)),
+        (timedelta(0), T0),
+        (-90 * SECOND, T0),
+        (T0 - 90 * SECOND, T0),
+    ],
+)
+def test_a_snooze_is_due_when_it_says_but_never_in_the_past(until: datetime | timedelta, due: datetime) -> None:
+    assert outcome(Snooze(until)) == Snoozed(until=due)
+
+
+@pytest.mark.parametrize(
+    "until",
+    [timedelta.max, datetime.max.replace(tzinfo=UTC), datetime.max.replace(tzinfo=timezone(-5 * 3600 * SECOND))],
+)
+def test_a_snooze_beyond_the_calendar_is_one_without_end(until: datetime | timedelta) -> None:
+    settlement = ended(error=Snooze(until))
+
+    assert isinstance(settlement.outcome, Snoozed)
+    assert settlement.outcome.until.year == 9999
+    assert statements(settlement, now=T0)
+
+
+@pytest.mark.parametrize("until", [60, None, "tomorrow", date(2026, 7, 2), datetime(2026, 7, 2)])  # noqa: DTZ001
+def test_a_snooze_until_nonsense_is_an_error_where_it_is_raised(until: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="until must "):
+        Snooze(until)
+
+
+def test_a_snooze_that_was_changed_to_nonsense_is_a_failure() -> None:
+    broken = Snooze(SECOND)
+    broken.until = 60  # type: ignore[assignment]
+
+    class Later(Snooze):
+        def __init__(self) -> None:
+            pass
+
+    assert isinstance(outcome(broken), Retried)
+    assert isinstance(outcome(Later()), Retried)
+
+
+def test_an_exception_that_lies_about_its_class_is_a_failure() -> None:  # F50
+    def breaks(_: object) -> type:
+        raise SystemExit("hostile")
+
+    assert isinstance(outcome(type("Bad", (Exception,), {"__class__": property(breaks)})()), Retried)
+
+
+def test_a_function_that_ran_too_long_timed_out_whatever_it_might_still_return() -> None:
+    settlement = after_timeout(running(timeout=1.5), DEFAULT, now=T0, draw=0.5)
+
+    assert isinstance(settlement.outcome, Retried)
+    assert settlement.outcome.failure.code == "timeout"
+    assert settlement.outcome.failure.by_function
+    assert settlement.run is not None
+    assert (settlement.run.status, settlement.run.note) == ("timed_out", "it ran longer than 1.5 s")
+    assert settlement.run.duration == 1.5 * SECOND
+
+
+def test_a_timeout_on_the_last_attempt_ends_the_task() -> None:
+    settlement = after_timeout(running(attempts=1), RetryPolicy(max_retries=0), now=T0, draw=0.5)
+
+    assert isinstance(settlement.outcome, Failed)
+    assert settlement.outcome.reason == "exhausted"
+
+
+def test_the_interruption_of_a_timeout_is_a_failure_where_a_function_lets_it_through() -> None:
+    assert isinstance(outcome(TaskTimeoutError()), Retried)
+
+
+def test_a_document_that_is_no_task_fails_as_malformed() -> None:
+    failed = malformed(Malformed(id=7, problem="name is missing", lease=None))
+
+    assert (failed.reason, failed.failure.code, failed.failure.message) == ("malformed", "malformed", "name is missing")
+    assert not failed.failure.by_function

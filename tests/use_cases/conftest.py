@@ -1,0 +1,92 @@
+"""What tests of whole use cases share: task functions of their own, and an executor to run them."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from tests.conftest import ManualClock
+from tidemill.clock import Clock
+from tidemill.executor import Order, Report, Runtime, execute
+from tidemill.reclaim import Keeper, reclaim
+from tidemill.registry import Registry
+from tidemill.retry import resolved
+from tidemill.settings import Settings
+from tidemill.store import Tasks, open_tasks
+
+LIFE = timedelta(seconds=120)
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """A queue with task functions, run by hand. ``ran`` tells which payloads' ``n`` were run, in order."""
+
+    db: Database[Any]
+    clock: ManualClock
+    registry: Registry = field(default_factory=Registry)
+    settings: Settings = field(default_factory=Settings)
+    ran: list[Any] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.task("noop")(lambda _payload, _ctx: None)
+
+    @property
+    def tasks(self) -> Tasks:
+        return open_tasks(self.db)
+
+    def task(self, name: str, **options: Any) -> Callable[[Callable[[dict[str, Any], Any], Any]], Any]:
+        """Register a function whose runs are noted."""
+
+        def register(function: Callable[[dict[str, Any], Any], Any]) -> Any:
+            def noted(payload: dict[str, Any], ctx: Any) -> Any:
+                with self._lock:
+                    self.ran.append(payload.get("n"))
+                return function(payload, ctx)
+
+            noted.__qualname__ = f"{function.__qualname__}.{name}"
+            return self.registry.task(name, **options)(noted)
+
+        return register
+
+    def execute(
+        self,
+        *,
+        owner: str = "A",
+        remaining: timedelta = LIFE,
+        tasks: Tasks | None = None,
+        clock: Clock | None = None,
+        **order: Any,
+    ) -> Report:
+        """Run one invocation."""
+        runtime = Runtime(
+            tasks=self.tasks if tasks is None else tasks,
+            registry=self.registry,
+            settings=self.settings,
+            clock=clock or self.clock,
+            rng=random.Random(7),
+        )
+        return execute(runtime, Order(owner=owner, remaining=remaining, **order))
+
+    def reclaim(self, *, dead_owner: str | None = None, adopt_as: str | None = None) -> dict[str, int]:
+        """Run reclaim once."""
+        keeper = Keeper(
+            tasks=self.tasks,
+            clock=self.clock,
+            policy=lambda task: resolved(task, registered=None, deployment=self.settings.retry),
+            adopt_as=adopt_as,
+            rng=random.Random(7),
+        )
+        return reclaim(keeper, until=keeper.monotonic() + 60, dead_owner=dead_owner)
+
+
+@pytest.fixture
+def bench(db: Database[Any], clock: ManualClock) -> Bench:
+    return Bench(db=db, clock=clock)

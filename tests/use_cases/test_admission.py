@@ -1,0 +1,149 @@
+"""What is claimed and does not start: expired, exhausted, unknown, too long, suspect, out of time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.builders import add, document, stored
+from tests.use_cases.conftest import Bench
+from tidemill.settings import Settings
+
+MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
+SHORT = Settings(max_task_timeout=SECOND, task_timeout=SECOND, margin=SECOND / 2)
+
+
+def test_a_backlog_of_expired_tasks_is_not_run(bench: Bench, now: datetime) -> None:
+    ids = add(bench.tasks, [document(now, payload={"n": n}, expires_at=now + MINUTE) for n in range(60)])
+    bench.clock.move(60 * MINUTE)
+
+    report = bench.execute()
+
+    assert (bench.ran, report["failed"]) == ([], 60)
+    assert {(stored(bench.tasks, one)["reason"], stored(bench.tasks, one)["attempts"]) for one in ids} == {
+        ("expired", 0)
+    }
+
+
+@pytest.mark.parametrize(("attempts", "max_retries", "runs"), [(3, 2, 0), (7, 2, 0), (2, 2, 1), (0, 0, 1), (1, 0, 0)])
+def test_exhausted_is_judged_by_the_attempts_before_this_claim(
+    bench: Bench, now: datetime, attempts: int, max_retries: int, runs: int
+) -> None:
+    [task_id] = add(bench.tasks, [document(now, attempts=attempts, max_retries=max_retries)])
+
+    bench.execute()
+
+    found = stored(bench.tasks, task_id)
+    assert len(bench.ran) == runs
+    assert (found["status"], found["attempts"]) == (("done", attempts + 1) if runs else ("failed", attempts))
+
+
+@pytest.mark.parametrize("name", ["no.such.task", "../x", "os.system", "__import__", "Tâche😀", "x" * 300])
+def test_an_unknown_name_waits_and_is_dead_in_the_end(bench: Bench, now: datetime, name: str) -> None:
+    unknown, *known = add(
+        bench.tasks, [document(now, name=name, priority=9), *(document(now, payload={"n": n}) for n in range(5))]
+    )
+
+    report = bench.execute()
+
+    assert (report["done"], report["snoozed"]) == (5, 1)
+    waiting = stored(bench.tasks, unknown)
+    assert (waiting["status"], waiting["attempts"]) == ("pending", 0)
+    assert waiting["due_at"] > now
+    looks = 0
+    while stored(bench.tasks, unknown)["status"] == "pending":
+        bench.clock.at = stored(bench.tasks, unknown)["due_at"]
+        bench.execute()
+        looks += 1
+    assert looks < 20
+    assert bench.clock.at - now >= timedelta(minutes=10)
+    assert stored(bench.tasks, unknown)["reason"] == "unknown_task"
+    assert [stored(bench.tasks, one)["status"] for one in known] == ["done"] * 5
+
+
+def test_a_timeout_longer_than_an_executor_lives_is_refused(bench: Bench, now: datetime) -> None:
+    [task_id] = add(bench.tasks, [document(now, timeout_sec=51)])
+
+    bench.execute()
+
+    assert (stored(bench.tasks, task_id)["reason"], bench.ran) == ("timeout_too_long", [])
+
+
+@pytest.mark.parametrize("remaining", [59 * SECOND, 10 * SECOND, SECOND, 0 * SECOND])
+def test_without_time_for_the_longest_task_nothing_is_claimed(
+    bench: Bench, now: datetime, remaining: timedelta
+) -> None:
+    [task_id] = add(bench.tasks, [document(now)])
+
+    report = bench.execute(remaining=remaining)
+
+    assert report["claimed"] == 0
+    assert stored(bench.tasks, task_id)["status"] == "pending"
+
+
+def test_an_execution_stops_claiming_in_time_and_leaves_nothing_claimed(bench: Bench, now: datetime) -> None:
+    bench.settings = replace(SHORT, concurrency=2)
+    bench.task("slow")(lambda _payload, _ctx: time.sleep(0.1))
+    ids = add(bench.tasks, [document(now, name="slow") for _ in range(40)])
+
+    report = bench.execute(remaining=timedelta(seconds=2))
+
+    states = [(stored(bench.tasks, one)["status"], stored(bench.tasks, one)["attempts"]) for one in ids]
+    assert set(states) == {("done", 1), ("pending", 0)}
+    assert report["done"] == states.count(("done", 1))
+
+
+def test_a_lease_outlives_its_invocation_and_no_longer(bench: Bench, now: datetime) -> None:
+    leases: list[datetime] = []
+
+    def look(_payload: dict[str, Any], ctx: Any) -> None:
+        leases.append(stored(bench.tasks, ctx.task_id)["lease"]["expires_at"])
+
+    bench.task("look")(look)
+    add(bench.tasks, [document(now, name="look")])
+
+    bench.execute(remaining=timedelta(seconds=100))
+
+    assert timedelta(seconds=100) < leases[0] - now <= timedelta(seconds=105)
+
+
+def test_a_task_whose_worker_vanished_runs_with_nothing_beside_it(bench: Bench, now: datetime) -> None:
+    running: set[Any] = set()
+    beside: dict[Any, set[Any]] = {}
+    lock = threading.Lock()
+
+    def watched(payload: dict[str, Any], _ctx: Any) -> None:
+        with lock:
+            running.add(payload["n"])
+            for one in running:
+                beside.setdefault(one, set()).update(running)
+        time.sleep(0.02)
+        with lock:
+            running.remove(payload["n"])
+
+    bench.task("watched")(watched)
+    add(bench.tasks, [document(now, name="watched", payload={"n": n}, crashes=n % 2) for n in range(20)])
+
+    report = bench.execute()
+
+    assert report["done"] == 20
+    assert all(beside[n] == {n} for n in range(1, 20, 2))
+    assert any(len(beside[n]) > 1 for n in range(0, 20, 2))
+
+
+def test_failing_tasks_of_high_priority_do_not_keep_good_ones_waiting(bench: Bench, now: datetime) -> None:
+    bench.task("broken")(lambda _payload, _ctx: 1 / 0)
+    add(bench.tasks, [document(now, name="broken", priority=9, max_retries=50) for _ in range(3)])
+    good = add(bench.tasks, [document(now) for _ in range(30)])
+
+    for _ in range(12):
+        bench.execute(batch_size=3)
+        bench.clock.move(MINUTE)
+
+    assert {stored(bench.tasks, one)["status"] for one in good} == {"done"}

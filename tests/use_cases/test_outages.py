@@ -1,0 +1,107 @@
+"""MongoDB fails while tasks are claimed and settled: nothing is lost, charged twice, or called done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from tests.builders import add, document, stored
+from tests.faults import failing
+from tests.use_cases.conftest import Bench
+from tidemill import MissingIndexError, UnavailableError
+from tidemill.settings import Settings
+from tidemill.store import Tasks, open_tasks
+from tidemill.testing import Mongod
+
+SECOND = timedelta(seconds=1)
+SHORT = Settings(max_task_timeout=SECOND, task_timeout=SECOND, margin=SECOND / 2)
+
+
+@pytest.fixture
+def mine(mongod: Mongod, db: Database[Any]) -> Iterator[Tasks]:
+    with MongoClient[dict[str, Any]](mongod.uri, appname=db.name, tz_aware=True) as client:
+        yield open_tasks(client[db.name])
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"errorCode": 10107},
+        {"closeConnection": True},
+        {"errorCode": 11601},
+        {"writeConcernError": {"code": 64, "errmsg": "waiting for replication timed out"}},
+    ],
+)
+def test_a_stamp_or_settle_that_fails_delays_nobody_and_charges_nobody(
+    bench: Bench, mine: Tasks, now: datetime, how: dict[str, Any]
+) -> None:
+    ids = add(bench.tasks, [document(now, payload={"n": n}) for n in range(40)])
+
+    with failing(mine, "update", times=3, **how):
+        report = bench.execute(tasks=mine)
+
+    assert report["errors"] > 0
+    assert sorted(bench.ran) == list(range(40))
+    assert (report["done"], report["unknown"], report["lost"]) == (40, 0, 0)
+    assert {(stored(bench.tasks, one)["status"], stored(bench.tasks, one)["attempts"]) for one in ids} == {("done", 1)}
+
+
+def test_a_stamp_that_is_refused_half_way_delays_nobody_but_the_one_it_is_refused_for(
+    bench: Bench, now: datetime
+) -> None:
+    ids = add(bench.tasks, [document(now, note=n) for n in range(40)])
+    bench.db.command("collMod", "tasks", validator={"note": {"$ne": 17}})
+
+    report = bench.execute()
+
+    assert report["done"] == 39
+    assert {stored(bench.tasks, one)["status"] for one in [*ids[:17], *ids[18:]]} == {"done"}
+    assert (stored(bench.tasks, ids[17])["status"], stored(bench.tasks, ids[17])["attempts"]) == ("pending", 0)
+
+
+def test_outcomes_that_mongodb_never_confirms_are_unknown_and_left_to_their_leases(
+    bench: Bench, mine: Tasks, now: datetime
+) -> None:
+    bench.settings = SHORT
+    started: list[Any] = []
+
+    def cut_off(payload: dict[str, Any], _ctx: Any) -> None:
+        started.append(payload["n"])
+
+    bench.task("cut_off")(cut_off)
+    ids = add(bench.tasks, [document(now, name="cut_off", payload={"n": n}) for n in range(3)])
+    client = mine.database.client
+
+    def cut(_payload: dict[str, Any], _ctx: Any) -> None:
+        data = {"failCommands": ["update"], "appName": bench.db.name, "closeConnection": True}
+        client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=data)
+
+    bench.task("cut")(cut)
+    ids += add(bench.tasks, [document(now, name="cut")])
+    try:
+        report = bench.execute(tasks=mine, remaining=timedelta(seconds=4))
+    finally:
+        client.admin.command("configureFailPoint", "failCommand", mode="off")
+
+    assert (report["claimed"], report["done"], report["unknown"]) == (4, 0, 4)
+    assert {stored(bench.tasks, one)["status"] for one in ids} == {"processing"}
+
+
+def test_an_execution_that_cannot_ask_for_work_says_so(bench: Bench, mine: Tasks, now: datetime) -> None:
+    add(bench.tasks, [document(now)])
+
+    with failing(mine, "aggregate", "find", times=10, closeConnection=True), pytest.raises(UnavailableError):
+        bench.execute(tasks=mine)
+
+
+def test_an_execution_without_its_index_says_what_to_run(bench: Bench, now: datetime) -> None:
+    add(bench.tasks, [document(now)])
+    bench.db["tasks"].drop_index("claim")
+
+    with pytest.raises(MissingIndexError, match="tidemill indexes"):
+        bench.execute()
