@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -48,7 +48,7 @@ def document(now: datetime, **fields: Any) -> dict[str, Any]:
     } | fields
 
 
-def add(tasks: Tasks, documents: Iterable[dict[str, Any]]) -> list[Any]:
+def add(tasks: Tasks, documents: Iterable[Mapping[str, Any]]) -> list[Any]:
     """Insert *documents* as they are and return their ids."""
     return list(tasks.insert_many(list(documents)).inserted_ids)
 

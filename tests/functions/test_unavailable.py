@@ -20,6 +20,7 @@ from tidemill.testing import Mongod
 
 NOOP = {"name": "noop", "payload": {"card": "4111"}}
 PASSWORD = "S3cr3t"
+UNREACHABLE = 6  # HostUnreachable: tried again by the driver, which does not doubt the primary for it
 
 
 @contextlib.contextmanager
@@ -100,8 +101,9 @@ def test_python_is_told_in_time_and_without_the_address() -> None:
 
 
 @pytest.mark.parametrize("key", [None, "order-7"])
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("how", [{"closeConnection": True}, {"errorCode": 91}, {"errorCode": 11602}])
+@pytest.mark.parametrize(
+    ("times", "how"), [(1, {"closeConnection": True}), (2, {"closeConnection": True}), (1, {"errorCode": UNREACHABLE})]
+)
 def test_a_write_that_fails_once_or_twice_is_one_task(
     deployed: Deployed, client: MongoClient[Any], db: Database[Any], key: str | None, times: int, how: Any
 ) -> None:
@@ -117,7 +119,7 @@ def test_a_write_that_fails_once_or_twice_is_one_task(
 def test_a_write_that_fails_always_is_503_and_a_repeat_is_one_task(
     deployed: Deployed, client: MongoClient[Any], db: Database[Any], key: str | None
 ) -> None:
-    with failing(client, "insert", "findAndModify", times=50, errorCode=91):
+    with failing(client, "insert", "findAndModify", times=50, errorCode=UNREACHABLE):
         assert is_unavailable(deployed.post(NOOP, key=key))
 
     assert deployed.post(NOOP, key=key).status == 202
@@ -141,7 +143,7 @@ def test_a_slow_server_is_503_within_the_patience(
     with failing(client, "insert", times=5, blockConnection=True, blockTimeMS=1500):
         started = time.monotonic()
         assert is_unavailable(deployed.post(NOOP))
-    assert time.monotonic() - started < 1.5
+        assert time.monotonic() - started < 1
 
 
 @pytest.mark.parametrize(("key", "command"), [(None, "insert"), ("order-7", "findAndModify")])

@@ -19,7 +19,6 @@ class Proxy:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.opened = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -52,14 +51,19 @@ class Proxy:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(self._upstream)
-                self.opened += 1
-                with self._lock:
-                    self._open |= {near, far}
-                losing = threading.Event()
-                threading.Thread(target=self._ask, args=(near, far, losing), daemon=True).start()
-                threading.Thread(target=self._answer, args=(far, near, losing), daemon=True).start()
+                self._connect(self._listener.accept()[0])
+
+    def _connect(self, near: socket.socket) -> None:
+        try:
+            far = socket.create_connection(self._upstream)
+        except OSError:
+            near.close()
+            return
+        with self._lock:
+            self._open |= {near, far}
+        losing = threading.Event()
+        threading.Thread(target=self._ask, args=(near, far, losing), daemon=True).start()
+        threading.Thread(target=self._answer, args=(far, near, losing), daemon=True).start()
 
     def _ask(self, near: socket.socket, far: socket.socket, losing: threading.Event) -> None:
         with contextlib.suppress(OSError):

@@ -48,8 +48,8 @@ VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=8
 )
 LINES = st.fixed_dictionaries(dict.fromkeys(["attempt", "status", "started_at", "duration_ms", "note"], SCALARS))
-ANYTHING = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6)
-THOROUGH = settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+ANYTHING = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3)
+THOROUGH = settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 FAILED = Failed(failure=Failure(message="ValueError: no", code="ValueError"), reason="exhausted")
 
 

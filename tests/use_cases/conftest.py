@@ -75,7 +75,9 @@ class Bench:
         )
         return execute(runtime, Order(owner=owner, remaining=remaining, **order))
 
-    def reclaim(self, *, dead_owner: str | None = None, adopt_as: str | None = None) -> dict[str, int]:
+    def reclaim(
+        self, *, dead_owner: str | None = None, adopt_as: str | None = None, until: float | None = None
+    ) -> dict[str, int]:
         """Run reclaim once."""
         keeper = Keeper(
             tasks=self.tasks,
@@ -84,7 +86,8 @@ class Bench:
             adopt_as=adopt_as,
             rng=random.Random(7),
         )
-        return reclaim(keeper, until=keeper.monotonic() + 60, dead_owner=dead_owner)
+        deadline = keeper.monotonic() + 60 if until is None else until
+        return reclaim(keeper, until=deadline, dead_owner=dead_owner)
 
 
 @pytest.fixture

@@ -73,8 +73,7 @@ def expire(tasks: Tasks, ids: Sequence[TaskId], *, now: datetime) -> int:
 
 def _failed(reason: Reason, message: str, *, now: datetime) -> dict[str, Any]:
     error = error_document(message=message, code=reason, at=now)
-    times = {"finished_at": now, "updated_at": now, "next_retry_at": None}
-    return {"$set": {"status": "failed", "reason": reason, "error": error, **times}}
+    return {"$set": {"status": "failed", "reason": reason, "error": error, "finished_at": now, "updated_at": now}}
 
 
 def _out_of_sight(found_queues: list[Any]) -> Iterator[dict[str, Any]]:
