@@ -1,0 +1,7 @@
+"""``python -m tidemill.cli``: the same as ``tidemill``."""
+
+import sys
+
+from tidemill.cli import main
+
+sys.exit(main())
