@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from tests.builders import add, document, lease, whole
+from tests.builders import add, document, lease
 from tests.conftest import T0
 from tidemill import indexes
+from tidemill.executor.claimer import Claimer
+from tidemill.executor.report import Report
 from tidemill.model import Succeeded
 from tidemill.settlement import Settlement
 from tidemill.store import Tasks, claims, open_tasks, settles
@@ -77,17 +80,22 @@ def test_a_drain_steps_over_next_to_nothing_of_what_it_claimed(db: Database[dict
 
 
 def drain(tasks: Tasks, now: datetime) -> int:
-    """Claim and settle all there is, batch by batch."""
-    scan = Scan(queue="default", lane="fresh")
-    rng = random.Random(1)
+    """Claim and settle all there is as an executor does, batch by batch; return how many."""
+    claimer = Claimer(
+        tasks,
+        owner="A",
+        lease_until=lambda at: at + timedelta(minutes=2),
+        queues=[],
+        retry_share=0.2,
+        report=Report(),
+        rng=random.Random(1),
+        monotonic=time.monotonic,
+    )
     drained = 0
-    while True:
-        taken = claims.claim(tasks, scan, limit=BATCH, lease=lease(now), now=now, rng=rng)
-        scan = taken.scan
-        if not taken.tasks:
-            return drained
-        done = [Settlement(task=task, outcome=Succeeded(result=None)) for task in whole(taken.tasks)]
+    while held := claimer.claim(free=BATCH, slots=BATCH, retries_in_flight=0, now=now):
+        done = [Settlement(task=task, outcome=Succeeded(result=None)) for task in held]
         drained += len(settles.settle(tasks, done, now=now).settled)
+    return drained
 
 
 def skipped(db: Database[dict[str, Any]]) -> int:

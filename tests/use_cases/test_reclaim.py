@@ -14,7 +14,9 @@ from bson.raw_bson import RawBSONDocument
 
 from tests.builders import MINUTE, add, claim, claim_one, document, lease, stored
 from tests.use_cases.conftest import Bench
-from tidemill.store import claims
+from tidemill.model import Succeeded
+from tidemill.settlement import Settlement
+from tidemill.store import claims, settles
 
 SECOND = timedelta(seconds=1)
 
@@ -86,6 +88,17 @@ def test_what_a_dead_owner_held_comes_back_at_once_and_nothing_else(bench: Bench
     assert stored(bench.tasks, of_dead)["status"] == "pending"
     assert stored(bench.tasks, of_living)["status"] == "processing"
     assert bench.reclaim(dead_owner="dead")["reclaimed"] == 0
+
+
+def test_a_late_worker_is_told_that_it_lost_what_was_reclaimed(bench: Bench, now: datetime) -> None:
+    add(bench.tasks, [document(now)])
+    late = claim_one(bench.tasks, now)
+    bench.clock.move(2 * MINUTE)
+    bench.reclaim()
+
+    verdict = settles.settle(bench.tasks, [Settlement(task=late, outcome=Succeeded(result="late"))], now=bench.clock.at)
+
+    assert (len(verdict.lost), verdict.settled) == (1, ())
 
 
 def test_two_reclaims_at_once_bump_each_task_once(bench: Bench, now: datetime) -> None:

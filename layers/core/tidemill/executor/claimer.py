@@ -21,7 +21,7 @@ LOOK_AGAIN_SEC: Final = 1.0
 """How often a scan starts from the head, for higher priorities and for what was put back behind it."""
 
 LOOK_COST: Final = 30.0
-"""A full look may cost at most one part in so many of the time."""
+"""A full look may take one part in so many of the time."""
 
 DRY_SEC: Final = 0.5
 """How long a lane without due tasks is left alone."""
@@ -63,6 +63,8 @@ class Claimer:
         self._rng = rng
         self._monotonic = monotonic
         self._places: dict[tuple[str, Lane], _Place] = {}
+        self._known_queues: list[str] = []
+        self._next_queue_look = -1e9
         self._turn = rng.randrange(1 << 16)
         self.trouble: TidemillError | None = None
         self.was_thorough = False
@@ -80,7 +82,7 @@ class Claimer:
         """
         self.trouble = None
         self.was_thorough = True
-        queues = self._queues or self._found_queues()
+        queues = self._queues or self._pending_queues(final=final)
         held: list[Task | Malformed] = []
         self._turn += 1
         for offset in range(len(queues)):
@@ -111,12 +113,19 @@ class Claimer:
             if place.scan.after is not None and due_at <= _time(place.scan.after.due_at):
                 place.scan = place.scan.from_head()
 
-    def _found_queues(self) -> list[str]:
+    def _pending_queues(self, *, final: bool) -> list[str]:
+        """Return the queues that have work. Finding them steps over all that was claimed, so not at every claim."""
+        started = self._monotonic()
+        if not final and started < self._next_queue_look:
+            self.was_thorough = False
+            return self._known_queues
         try:
-            return [queue for queue in claims.queues(self._tasks) if isinstance(queue, str)]
+            self._known_queues = [queue for queue in claims.queues(self._tasks) if isinstance(queue, str)]
         except TidemillError as error:
             self._note(error)
-            return []
+        cost = self._monotonic() - started
+        self._next_queue_look = started + max(LOOK_AGAIN_SEC, LOOK_COST * cost)
+        return self._known_queues
 
     def _note(self, error: TidemillError) -> None:
         self._report["errors"] += 1
