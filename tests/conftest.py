@@ -12,7 +12,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from tidemill import indexes
+from tidemill import TidemillError, indexes
 from tidemill.documents import DEAD_LETTERS
 from tidemill.store import Tasks, open_tasks
 from tidemill.testing import Mongod
@@ -36,8 +36,13 @@ class ManualClock:
 
 @pytest.fixture(scope="session")
 def mongod() -> Iterator[Mongod]:
-    with Mongod() as server:
-        yield server
+    server = Mongod()
+    try:
+        server.start()
+    except TidemillError as error:
+        pytest.exit(f"The tests need a real MongoDB. {error}", returncode=1)
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -82,6 +82,17 @@ class UnavailableError(TidemillError):
     """
 
 
+class RefusedError(TidemillError):
+    """The database refuses an operation: rights, validation rules or limits stand against it.
+
+    The driver's own message is not repeated, since it quotes what was to be written.
+    """
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+        super().__init__(f"MongoDB refuses the operation ({code})")
+
+
 class UnsupportedServerError(TidemillError):
     """The server only looks like MongoDB."""
 

@@ -20,7 +20,7 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 
 from tidemill.documents import RAW, TASKS
-from tidemill.errors import MissingIndexError, UnavailableError
+from tidemill.errors import MissingIndexError, RefusedError, UnavailableError
 
 Tasks: TypeAlias = Collection[Any]
 """A collection of tasks, read as ``RawBSONDocument`` and written as plain dictionaries."""
@@ -51,6 +51,7 @@ def translated(collection: str = TASKS) -> Iterator[None]:
     Raises:
         UnavailableError: MongoDB was not reached, or did not answer, in time.
         MissingIndexError: A hinted index is not there.
+        RefusedError: Rights, rules or limits of the database stand against it.
     """
     try:
         yield
@@ -61,7 +62,7 @@ def translated(collection: str = TASKS) -> Iterator[None]:
             raise MissingIndexError(collection) from None
         if _is_passing(error):
             raise UnavailableError(f"MongoDB could not do it now (code {error.code})") from None
-        raise
+        raise RefusedError(_code_of(error)) from None
     except PyMongoError as error:
         if error.timeout:
             raise UnavailableError(f"MongoDB did not answer in time ({type(error).__name__})") from None
@@ -71,6 +72,12 @@ def translated(collection: str = TASKS) -> Iterator[None]:
 def is_missing_index(error: OperationFailure) -> bool:
     """Tell whether *error* says that a hinted index does not exist."""
     return error.code in (_BAD_VALUE, _NO_QUERY_EXECUTION_PLANS) and "hint" in str(error)
+
+
+def _code_of(error: OperationFailure) -> str:
+    details = error.details or {}
+    first = next(iter(details.get("writeErrors", [])), details)
+    return str(first.get("codeName") or first.get("code") or error.code)
 
 
 def _is_passing(error: OperationFailure) -> bool:

@@ -1,0 +1,53 @@
+"""The driver's errors in our words: no address, no value."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from tests.builders import document
+from tests.faults import failing
+from tidemill import TidemillError, UnavailableError
+from tidemill.errors import RefusedError
+from tidemill.store import Tasks, intake, lookups, open_tasks
+
+
+def test_what_the_database_refuses_is_told_without_what_was_to_be_written(
+    db: Database[Any], tasks: Tasks, now: datetime
+) -> None:
+    db.command("collMod", "tasks", validator={"payload.password": {"$exists": False}})
+    wanted = document(now, payload={"password": "s3cret"}, idempotency_key="order-s3cret")
+
+    with pytest.raises(RefusedError) as plain:
+        intake.add(tasks, [wanted])
+    with pytest.raises(RefusedError) as keyed:
+        intake.add_once(tasks, wanted)
+
+    for refused in (plain.value, keyed.value):
+        assert refused.code in {"DocumentValidationFailure", "121"}
+        assert "s3cret" not in str(refused)
+        assert refused.__cause__ is None
+
+
+def test_a_right_that_is_missing_is_a_refusal(mine: Tasks) -> None:
+    with failing(mine, "find", errorCode=13), pytest.raises(RefusedError, match="Unauthorized"):
+        lookups.get(mine, 1)
+
+
+@pytest.mark.parametrize("code", [24, 64, 112, 262, 11601, 10107, 189])
+def test_what_passes_is_unavailable(mine: Tasks, code: int) -> None:
+    with failing(mine, "find", times=3, errorCode=code), pytest.raises(UnavailableError):
+        lookups.get(mine, 1)
+
+
+def test_a_server_that_is_not_there_is_unavailable_and_its_address_is_not_told() -> None:
+    uri = "mongodb://user:s3cret@127.0.0.1:9/?serverSelectionTimeoutMS=50"
+    with MongoClient[dict[str, Any]](uri) as client, pytest.raises(TidemillError) as unavailable:
+        lookups.get(open_tasks(client["app"]), 1)
+
+    assert isinstance(unavailable.value, UnavailableError)
+    assert not {"s3cret", "127.0.0.1", "user"} & set(str(unavailable.value).replace(":", " ").split())
