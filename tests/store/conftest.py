@@ -16,5 +16,5 @@ from tidemill.testing import Mongod
 @pytest.fixture
 def mine(mongod: Mongod, db: Database[Any]) -> Iterator[Tasks]:
     """The tasks through a client of their own, whose commands can be made to fail."""
-    with MongoClient[dict[str, Any]](mongod.uri, appname=db.name, tz_aware=True) as client:
+    with MongoClient[dict[str, Any]](mongod.uri, appname=db.name, heartbeatFrequencyMS=500, tz_aware=True) as client:
         yield open_tasks(client[db.name])
