@@ -100,7 +100,7 @@ class Aws:
         taken_back = self.reclaim(death_of(ended.request_id))
         what = {
             "killed": f"was killed ({ended.detail})",
-            "recycled": "ended its process, as a function would not stop",
+            "recycled": "ended itself (a function would not stop)",
             "raised": f"failed with {ended.detail}",
         }[ended.how]
         tasks = "1 task" if taken_back == 1 else f"{taken_back} tasks"

@@ -7,8 +7,10 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import Literal, TypeAlias
 
@@ -53,7 +55,8 @@ class Executor:
             args=(event, self.request_id, timeout_sec, dict(os.environ), sent),
             daemon=True,
         )
-        self._process.start()
+        with _out_of_reach_of_ctrl_c():
+            self._process.start()
         self.sentinel = self._process.sentinel
         sent.close()
 
@@ -86,3 +89,14 @@ class Executor:
 def wait_for_any(executors: Sequence[Executor], *, timeout_sec: float) -> None:
     """Return when one of them has ended, or after *timeout_sec*."""
     wait([one.sentinel for one in executors], timeout=max(timeout_sec, 0.0))
+
+
+@contextmanager
+def _out_of_reach_of_ctrl_c() -> Iterator[None]:
+    """Block SIGINT, which the terminal sends to all: what is started inside, fork server included, inherits that."""
+    resource_tracker.ensure_running()  # when it starts, it lifts the block
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

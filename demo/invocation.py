@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Mapping
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
@@ -14,7 +13,7 @@ from demo.functions import Context, Event, handler
 from tasks import deliver_webhook, noop
 
 # Imported here so that an invocation need not: each is a fork of a warm process, and opens its own connections.
-PRELOADED = (misbehaviour, deliver_webhook, noop)
+PRELOADED = (deliver_webhook, noop)
 EXECUTE = handler("execute")
 
 
@@ -22,6 +21,7 @@ def run(event: Event, request_id: str, timeout_sec: float, environment: Mapping[
     """Call the handler, and send its report, or the text of what it raised."""
     _leave_with_the_demo()
     os.environ.update(environment)
+    misbehaviour.register()
     context = Context(timeout_sec=timeout_sec, aws_request_id=request_id)
     try:
         answer.send(EXECUTE(event, context))
@@ -30,8 +30,7 @@ def run(event: Event, request_id: str, timeout_sec: float, environment: Mapping[
 
 
 def _leave_with_the_demo() -> None:
-    """Keep Ctrl-C and output off the terminal, and end when the demo does, however it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Keep output off the terminal, and end when the demo does, however it ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
