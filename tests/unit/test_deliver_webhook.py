@@ -9,6 +9,7 @@ import json
 import time
 import traceback
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -50,6 +51,12 @@ def test_a_body_may_be_any_json_value(hooks: Receiver, body: Any) -> None:
     deliver_webhook(Webhook(url=hooks.url, body=body), CTX)
 
     assert json.loads(hooks.received[0].body) == body
+
+
+def test_a_short_timeout_of_the_task_leaves_time_to_deliver(hooks: Receiver) -> None:
+    result = deliver_webhook(Webhook(url=hooks.url), context(left=timedelta(seconds=0.8)))
+
+    assert result["status"] == 200
 
 
 def test_each_attempt_carries_the_same_id_and_its_own_number(hooks: Receiver) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import socket
 import ssl
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from threading import Event
+from threading import Barrier, Event
 from typing import cast
 
 import pytest
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tasks import _exchange
 from tasks._egress import Egress
 from tasks._exchange import default_tls
 from tasks.deliver_webhook import Sender, Webhook, deliver
@@ -73,7 +75,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 
 def sender(tls: ssl.SSLContext) -> Sender:
     egress = Egress(networks=(ip_network("127.0.0.0/8"),), resolve=lambda _host: ["127.0.0.1"])
-    return Sender(egress=egress, tls=tls)
+    return Sender(egress=egress, tls=lambda: tls)
 
 
 @pytest.mark.parametrize("host", ["hooks.example", "hooks.example.", "127.0.0.1"])
@@ -154,3 +156,26 @@ def test_a_handshake_that_never_ends_does_not_outlast_the_timeout(talk: Talk) ->
         )
 
     assert time.monotonic() - started < 2
+
+
+def test_the_certificates_are_loaded_once_however_many_slots_ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[int] = []
+    all_are_here = Barrier(4)
+
+    def load() -> ssl.SSLContext:
+        loads.append(1)
+        Event().wait(0.2)  # long enough for the others to come in, if they can
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+    def ask(_: int) -> ssl.SSLContext:
+        all_are_here.wait(timeout=10)
+        return default_tls()
+
+    monkeypatch.setattr(_exchange, "create_default_context", load)
+    _exchange._loaded.cache_clear()
+    with ThreadPoolExecutor(4) as pool:
+        contexts = list(pool.map(ask, range(4)))
+    _exchange._loaded.cache_clear()
+
+    assert len(loads) == 1
+    assert len(set(map(id, contexts))) == 1

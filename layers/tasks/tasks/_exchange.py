@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import io
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from http.client import HTTPConnection, HTTPException
 from ssl import SSLContext, SSLEOFError, create_default_context
+from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 MAX_BODY_READ = 1024
+
+Tls = Callable[[], SSLContext]
+"""Whose certificates are trusted; called only for https."""
+
+_LOADING = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,7 @@ class Reply:
     retry_after: str | None
 
 
-def post(route: Route, *, headers: Mapping[str, str], body: bytes, deadline: Deadline, tls: SSLContext) -> Reply:
+def post(route: Route, *, headers: Mapping[str, str], body: bytes, deadline: Deadline, tls: Tls) -> Reply:
     """Send one POST to one of the route's addresses; the certificate is checked against the host's name.
 
     The first address that accepts the connection is used. Nothing is sent twice, no proxy is asked.
@@ -85,9 +91,14 @@ def post(route: Route, *, headers: Mapping[str, str], body: bytes, deadline: Dea
             return reply
 
 
-@cache
 def default_tls() -> SSLContext:
-    """Return the context that trusts what the system trusts, loaded once per process."""
+    """Return the context that trusts what the system trusts, loaded once per process, by the first who asks."""
+    with _LOADING:  # slots are threads: without it each would load the certificates for itself
+        return _loaded()
+
+
+@cache
+def _loaded() -> SSLContext:
     return create_default_context()
 
 
@@ -103,13 +114,13 @@ def _connect(route: Route, deadline: Deadline) -> socket.socket:
 
 
 @contextmanager
-def _secured(sock: socket.socket, route: Route, *, deadline: Deadline, tls: SSLContext) -> Iterator[socket.socket]:
+def _secured(sock: socket.socket, route: Route, *, deadline: Deadline, tls: Tls) -> Iterator[socket.socket]:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if route.target.scheme == "http":
         yield sock
         return
     sock.settimeout(deadline.left())
-    with tls.wrap_socket(sock, server_hostname=route.target.host) as secured:
+    with tls().wrap_socket(sock, server_hostname=route.target.host) as secured:
         yield secured
 
 

@@ -9,21 +9,21 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from ssl import SSLContext
 from typing import Any
 from urllib.parse import urljoin
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
 from tasks._egress import Egress
-from tasks._exchange import Deadline, Reply, default_tls, post
+from tasks._exchange import Deadline, Reply, Tls, default_tls, post
 from tasks._signature import signature, signing_key
 from tasks._url import Target, parse_url
 from tasks._verdict import judge, no_answer_is_retried
 from tidemill import Fail, TaskContext, task
 
 MAX_REDIRECTS = 3
-MARGIN_SEC = 1.0  # of the task's own time, kept for reporting how it ended
+MARGIN_SEC = 1.0  # of the task's own time, kept for reporting how it ended;
+MARGIN_SHARE = 0.2  # and at most this part of it, so that a short timeout leaves time to deliver
 
 _METHOD_KEEPING_REDIRECTS = frozenset({307, 308})
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
@@ -97,12 +97,12 @@ class Sender:
     Attributes:
         egress: Where to.
         key: What signs; ``None`` for no signature.
-        tls: Whose certificates are trusted.
+        tls: Gives the certificates that are trusted.
     """
 
     egress: Egress
     key: bytes | None = field(default=None, repr=False)
-    tls: SSLContext = field(default_factory=default_tls)
+    tls: Tls = default_tls
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Sender:
@@ -117,7 +117,8 @@ class Sender:
 def deliver(payload: Webhook, ctx: TaskContext, *, sender: Sender) -> dict[str, Any]:
     """Do what `deliver_webhook` says, as *sender* does it."""
     started = time.monotonic()
-    budget = min(payload.timeout_sec, ctx.remaining().total_seconds() - MARGIN_SEC)
+    left = ctx.remaining().total_seconds()
+    budget = min(payload.timeout_sec, left - min(MARGIN_SEC, left * MARGIN_SHARE))
     host, reply = _send(payload, ctx, sender=sender, deadline=Deadline.after(budget))
     judge(host, reply, now=datetime.now(UTC))
     return {"status": reply.status, "duration_ms": round((time.monotonic() - started) * 1000)}
