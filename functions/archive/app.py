@@ -23,6 +23,7 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, in
         InvalidRequestError: The event asks for something else.
         UnavailableError: MongoDB failed; the next tick goes on.
     """
+    logger.structure_logs(request_id=bootstrap.owner(context))
     parsed(SweepRequest, event)
     tasks, dead, clock = bootstrap.archives()
     report = archive(tasks, dead, clock=clock, until=bootstrap.until(context, margin=MARGIN))

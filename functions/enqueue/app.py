@@ -31,7 +31,7 @@ app = APIGatewayRestResolver(debug=False)  # else POWERTOOLS_DEV prints every ev
 
 def lambda_handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Answer one request of the REST API; never raises."""
-    logger.append_keys(request_id=getattr(context, "aws_request_id", None))
+    logger.structure_logs(request_id=bootstrap.owner(context))
     if not gateway.is_api_event(event):
         answer = gateway.refused(HttpError(400, "invalid_event", "this is no event of the REST API"))
         return {"statusCode": answer.status, "headers": dict(answer.headers), "body": answer.body}
@@ -72,7 +72,9 @@ def refuse(error: Exception) -> Response[str]:
     """Turn whatever was raised into an answer."""
     known = _known(error)
     if known is None:
-        logger.error("unexpected", **_described(error))
+        # Where it was raised, but not its text, which may hold anything.
+        stack = "".join(traceback.format_tb(error.__traceback__, limit=-5))
+        logger.error("unexpected", error_type=type(error).__name__, stack=stack)
         known = HttpError(500, "internal", "an unexpected error; a repeat with the same Idempotency-Key is safe")
     return _response(gateway.refused(known))
 
@@ -81,12 +83,6 @@ def refuse(error: Exception) -> Response[str]:
 def no_route(_: NotFoundError) -> Response[str]:
     """Answer what no route takes."""
     return _response(gateway.refused(HttpError(404, "not_found", "there is no such resource")))
-
-
-def _described(error: Exception) -> dict[str, Any]:
-    """Return what may be logged of an error whose text may hold anything."""
-    stack = "".join(traceback.format_tb(error.__traceback__, limit=-5))
-    return {"error_type": type(error).__name__, "error_code": getattr(error, "code", None), "stack": stack}
 
 
 def _own(task_id: TaskId) -> Task:

@@ -24,6 +24,7 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, in
         InvalidRequestError: The event asks for something else.
         UnavailableError: MongoDB failed; what it did not confirm is left to the leases.
     """
+    logger.structure_logs(request_id=bootstrap.owner(context))
     request = parsed(ExecuteRequest, event)
     report = execute(bootstrap.runtime(), bootstrap.order(request, context))
     logger.info("executed", extra={"source": request.source, **report.as_dict()})

@@ -24,6 +24,7 @@ def lambda_handler(event: Any, context: LambdaContext | None) -> dict[str, Any]:
         InvalidRequestError: The event is neither a tick nor the failure of an executor.
         UnavailableError: MongoDB failed; the next tick goes on.
     """
+    logger.structure_logs(request_id=bootstrap.owner(context))
     owner = dead_owner(event)
     if owner is None:
         parsed(SweepRequest, event)

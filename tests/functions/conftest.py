@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pymongo
@@ -32,8 +34,10 @@ class Watch(CommandListener):
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, Mapping[str, Any]]] = []
+        self.connections: set[int | None] = set()
 
     def started(self, event: CommandStartedEvent) -> None:
+        self.connections.add(event.server_connection_id)
         self.sent.append((event.command_name, event.command))
 
     def succeeded(self, event: CommandSucceededEvent) -> None:
@@ -44,17 +48,23 @@ class Watch(CommandListener):
 
 
 class Deployed:
-    """The four functions in one process, each with the clients it makes for itself."""
+    """The four functions in one process, each with the clients it makes for itself.
+
+    ``timeout_ms`` shortens what the clients made from then on wait for an operation, where a test waits for it.
+    """
 
     def __init__(self, environment: pytest.MonkeyPatch) -> None:
         self._environment = environment
         self._watch = Watch()
         self.clients: list[pymongo.MongoClient[Any]] = []
         self.stdout = io.StringIO()
+        self.timeout_ms: int | None = None
         make = pymongo.MongoClient
 
         def observed(*args: Any, **options: Any) -> pymongo.MongoClient[Any]:
-            client: pymongo.MongoClient[Any] = make(*args, event_listeners=[self._watch], **options)
+            options |= {} if self.timeout_ms is None else {"timeoutMS": self.timeout_ms}
+            options["event_listeners"] = [*options.get("event_listeners", ()), self._watch]
+            client: pymongo.MongoClient[Any] = make(*args, **options)
             self.clients.append(client)
             return client
 
@@ -100,6 +110,10 @@ class Deployed:
         """``DELETE /tasks/{id}``."""
         return self.http(calls.request("DELETE", f"/tasks/{task_id}", **request))
 
+    def connections(self) -> int:
+        """How many connections have been used."""
+        return len(self._watch.connections)
+
     def log(self) -> list[dict[str, Any]]:
         """What was logged, a line each."""
         return [json.loads(line) for line in self.stdout.getvalue().splitlines()]
@@ -113,17 +127,46 @@ class Deployed:
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed]:
     """The functions in an environment that says nothing."""
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    deployed = Deployed(monkeypatch)
-    deployed.cool_down()
-    yield deployed
-    deployed.cool_down()
+    with _installed(monkeypatch) as deployed:
+        yield deployed
 
 
 @pytest.fixture
 def deployed(bare: Deployed, mongod: Mongod, db: Database[Any]) -> Deployed:
     """The functions on the test's database, in which an executor has registered ``noop`` and ``deliver_webhook``."""
-    bare.set(MONGODB_URI=mongod.uri, MONGODB_DATABASE=db.name)
-    control.declare_types(db, load("tasks"), release="1", now=ServerClock(db).now())
+    _settle_in(bare, mongod, db)
     return bare
+
+
+@pytest.fixture
+def unchanged(_shared: tuple[Deployed, Database[Any]]) -> Iterator[Deployed]:
+    """The functions, for requests that must change nothing: so the tests of a module can share one database."""
+    deployed, db = _shared
+    deployed.stdout.truncate(0)
+    deployed.commands()
+    yield deployed
+    assert db.tasks.delete_many({}).deleted_count == 0
+
+
+@pytest.fixture(scope="module")
+def _shared(mongod: Mongod, client: pymongo.MongoClient[Any]) -> Iterator[tuple[Deployed, Database[Any]]]:
+    db = client[f"test_{uuid.uuid4().hex}"]
+    with pytest.MonkeyPatch.context() as environment, _installed(environment) as deployed:
+        _settle_in(deployed, mongod, db)
+        yield deployed, db
+    client.drop_database(db.name)
+
+
+@contextmanager
+def _installed(environment: pytest.MonkeyPatch) -> Iterator[Deployed]:
+    for name in VARIABLES:
+        environment.delenv(name, raising=False)
+    deployed = Deployed(environment)
+    deployed.cool_down()
+    yield deployed
+    deployed.cool_down()
+
+
+def _settle_in(deployed: Deployed, mongod: Mongod, db: Database[Any]) -> None:
+    deployed.set(MONGODB_URI=mongod.uri, MONGODB_DATABASE=db.name)
+    control.declare_types(db, load("tasks"), release="1", now=ServerClock(db).now())

@@ -6,7 +6,6 @@ import base64
 import gzip
 import json
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import bson
@@ -20,10 +19,8 @@ from tidemill.store import open_tasks
 
 NOOP = '{"name": "noop", "payload": {}}'
 
-DBREF = pytest.mark.xfail(reason="documents.read decodes what looks like a DBRef into one", strict=True)
 
-
-def noop(payload: str = "{}", **fields: Any) -> str:
+def noop(payload: str = "{}", /, **fields: Any) -> str:
     """A body whose payload is the JSON text given; Python would write other JSON than a caller does."""
     rest = "".join(f", {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
     return f'{{"name": "noop", "payload": {payload}{rest}}}'
@@ -43,13 +40,6 @@ def stored_payload(db: Database[Any], task_id: str) -> bytes:
     return raw
 
 
-@pytest.fixture
-def unchanged(deployed: Deployed, db: Database[Any]) -> Iterator[Deployed]:
-    """The functions, of which nothing may be stored."""
-    yield deployed
-    assert db.tasks.count_documents({}) == 0
-
-
 @pytest.mark.parametrize(
     "payload",
     [
@@ -58,7 +48,7 @@ def unchanged(deployed: Deployed, db: Database[Any]) -> Iterator[Deployed]:
         '{"min": -9223372036854775808, "max": 9223372036854775807}',
         r'{"emoji": "\ud83d\ude00", "rtl": "שלום", "marks": "e\u0301", "cjk": "𠮷", "nul": "a\u0000b"}',
         '{"list": [[], {}, [1, "1", 1.0]]}',
-        pytest.param('{"$ref": "other", "$id": 1}', marks=DBREF),
+        '{"$ref": "other", "$id": 1, "a": {"$ref": "other", "$id": 1}}',
     ],
 )
 def test_a_payload_is_stored_as_it_was_sent(deployed: Deployed, db: Database[Any], payload: str) -> None:
@@ -136,7 +126,7 @@ def test_a_body_that_cannot_be_read_is_400_whatever_its_type(unchanged: Deployed
         *((noop(delay_sec=value), "delay_sec") for value in (-1, "2", True, 10**12)),
         *(
             (noop(not_before=value), "not_before")
-            for value in ("2026-07-01T09:00:00", "2026-07-01", "20260701", "2026-W27-3", 1767225600, "garbage", {})
+            for value in ("2026-07-01T09:00:00", "2026-07-01", "20260701", "2026-W27-3", 1767225600, "garbage")
         ),
         (noop(delay_sec=1, not_before="2026-07-01T09:00:00Z"), "task"),
         (noop(expires_at=1767225600000), "expires_at"),
@@ -161,10 +151,10 @@ def test_fields_of_the_server_are_refused(unchanged: Deployed, field: str) -> No
     assert (answer.status, answer.fields) == (422, {field})
 
 
-def test_a_timeout_no_executor_can_grant_is_refused(unchanged: Deployed) -> None:
-    unchanged.set(MAX_TASK_TIMEOUT_SEC="40")
+def test_a_timeout_no_executor_can_grant_is_refused(deployed: Deployed) -> None:
+    deployed.set(MAX_TASK_TIMEOUT_SEC="40")
 
-    answer = unchanged.post(noop(timeout_sec=41))
+    answer = deployed.post(noop(timeout_sec=41))
 
     assert (answer.status, answer.fields) == (422, {"timeout_sec"})
     assert "40" in answer.text

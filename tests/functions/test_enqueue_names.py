@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,8 @@ from tidemill.control import CACHE_SEC, Directory
 from tidemill.model import Backoff
 from tidemill.registry import Registry
 
+ODD_COUNTS: list[Any] = [None, "x", -1, float("inf"), float("nan"), [], 10**6]
+ODD_BACKOFFS: list[Any] = [None, "x", {"base_sec": "x"}, {"later": 1}, [1]]
 NOW = datetime(2026, 7, 1, 9, tzinfo=UTC)
 
 
@@ -32,27 +35,28 @@ def body(name: str = "noop", **fields: Any) -> dict[str, Any]:
     return {"name": name, "payload": {}} | fields
 
 
+def function(payload: dict[str, Any]) -> dict[str, Any]:
+    return payload
+
+
 def register(db: Database[Any], name: str, *, http: bool = False) -> None:
     registry = Registry()
-    registry.task(name, http=http)(lambda payload: None)
+    registry.task(name, http=http)(function)
     control.declare_types(db, registry, release="1", now=NOW)
 
 
 @pytest.mark.parametrize("name", ["no_such_task", "os.system", "__import__", "Noop", "noopx"])
-def test_an_unknown_name_is_refused(deployed: Deployed, name: str) -> None:
-    refused = deployed.post(body(name))
+def test_an_unknown_name_is_refused(unchanged: Deployed, name: str) -> None:
+    refused = unchanged.post(body(name))
 
     assert (refused.status, refused.fields) == (422, {"name"})
     assert name not in refused.text
 
 
 @pytest.mark.parametrize("name", ["", "../x", "Tâche😀", "x" * 101, "noop\n", "a b"])
-def test_what_can_be_no_name_is_refused_without_a_look(deployed: Deployed, name: str) -> None:
-    deployed.post(body())
-    deployed.commands()
-
-    assert deployed.post(body(name)).status == 422
-    assert deployed.commands() == []
+def test_what_can_be_no_name_is_refused_without_a_look(unchanged: Deployed, name: str) -> None:
+    assert unchanged.post(body(name)).status == 422
+    assert unchanged.commands() == []
 
 
 def test_http_refuses_every_name_before_an_executor_has_registered_one(deployed: Deployed, db: Database[Any]) -> None:
@@ -115,7 +119,8 @@ def test_python_may_use_any_name_before_one_is_registered(db: Database[Any]) -> 
     Queue(db).enqueue("anything", {})
 
 
-def test_python_is_refused_an_unknown_name_once_one_is_registered(deployed: Deployed, db: Database[Any]) -> None:
+@pytest.mark.usefixtures("deployed")
+def test_python_is_refused_an_unknown_name_once_one_is_registered(db: Database[Any]) -> None:
     queue = Queue(db)
 
     with pytest.raises(UnknownTaskError):
@@ -127,7 +132,8 @@ def test_python_is_refused_an_unknown_name_once_one_is_registered(deployed: Depl
     assert db.tasks.count_documents({}) == 0
 
 
-def test_python_may_use_internal_names_any_queue_and_any_priority(deployed: Deployed, db: Database[Any]) -> None:
+@pytest.mark.usefixtures("deployed")
+def test_python_may_use_internal_names_any_queue_and_any_priority(db: Database[Any]) -> None:
     register(db, "internal")
 
     Queue(db).enqueue("internal", {}, queue="never_declared", priority=-1_000_000)
@@ -171,7 +177,7 @@ def test_a_broken_document_keeps_nothing_else_from_work(
 
 def test_types_are_written_only_when_they_change(db: Database[Any]) -> None:
     registry = Registry()
-    registry.task("a", timeout=3, retry=RetryPolicy(max_retries=2))(lambda payload: None)
+    registry.task("a", timeout=3, retry=RetryPolicy(max_retries=2))(function)
 
     assert control.declare_types(db, registry, release="1", now=NOW) == 1
     assert control.declare_types(db, registry, release="2", now=NOW + timedelta(hours=1)) == 0
@@ -179,6 +185,17 @@ def test_types_are_written_only_when_they_change(db: Database[Any]) -> None:
     assert control.declare_types(db, registry, release="2", now=NOW + timedelta(hours=1)) == 1
     [stored] = db.task_types.find()
     assert (stored["timeout_sec"], stored["max_retries"], stored["release"], stored["note"]) == (3, 2, "2", "by hand")
+
+
+def test_executors_that_start_at_once_may_all_declare(db: Database[Any]) -> None:
+    registry = Registry()
+    for name in "abc":
+        registry.task(name)(function)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda release: control.declare_types(db, registry, release=str(release), now=NOW), range(8)))
+
+    assert sorted(one["_id"] for one in db.task_types.find()) == ["a", "b", "c"]
 
 
 def test_a_queue_is_declared_once(db: Database[Any]) -> None:
@@ -195,17 +212,18 @@ def test_what_can_be_no_queue_is_not_declared(db: Database[Any], name: str) -> N
     assert db.queues.count_documents({}) == 0
 
 
+@pytest.mark.usefixtures("deployed")
 @pytest.mark.parametrize(
     ("declared", "max_retries", "base_sec"),
     [
         ({"max_retries": 3}, 3, 7),
         ({"max_retries": 3.0, "backoff_policy": {"base_sec": 1.0}}, 3, 1),
-        *(({"max_retries": value}, 9, 7) for value in (None, "x", -1, float("inf"), float("nan"), [], 10**6)),
-        *(({"backoff_policy": value}, 9, 7) for value in (None, "x", {"base_sec": "x"}, {"later": 1}, [1])),
+        *(({"max_retries": value}, 9, 7) for value in ODD_COUNTS),
+        *(({"backoff_policy": value}, 9, 7) for value in ODD_BACKOFFS),
     ],
 )
 def test_a_policy_is_what_was_declared_or_that_of_the_deployment(
-    deployed: Deployed, db: Database[Any], declared: dict[str, Any], max_retries: int, base_sec: float
+    db: Database[Any], declared: dict[str, Any], max_retries: int, base_sec: float
 ) -> None:
     deployment = RetryPolicy(max_retries=9, backoff=Backoff(base_sec=7))
     task = Queue(db).get(Queue(db).enqueue("noop", {}))

@@ -19,6 +19,7 @@ from tidemill.requests import new_task
 
 BODY = '{"name": "noop", "payload": {"a": 1, "b": [1, 2]}}'
 KEY = "order-7"
+LONG_AGO, IN_THE_FUTURE = datetime(2020, 1, 1, tzinfo=UTC), datetime(2099, 1, 1, tzinfo=UTC)
 
 
 def keyed(deployed: Deployed, body: Any = BODY, **options: Any) -> Answer:
@@ -117,21 +118,17 @@ def test_a_key_is_found_whatever_its_case_and_place(deployed: Deployed, headers:
         ({"Idempotency-Key": "a", "idempotency-key": "b"}, None),
     ],
 )
-def test_an_empty_overlong_or_ambiguous_key_is_400(
-    deployed: Deployed, db: Database[Any], headers: Any, multi: Any
-) -> None:
-    refused = deployed.http(request(body=BODY) | {"headers": headers, "multiValueHeaders": multi})
+def test_an_empty_overlong_or_ambiguous_key_is_400(unchanged: Deployed, headers: Any, multi: Any) -> None:
+    refused = unchanged.http(request(body=BODY) | {"headers": headers, "multiValueHeaders": multi})
 
     assert (refused.status, refused.code) == (400, "invalid_key")
-    assert db.tasks.count_documents({}) == 0
 
 
 @pytest.mark.parametrize("key", ["a\x00b", "a\nb", "\ud83c", "a\u200bb"])
-def test_an_unprintable_key_is_422(deployed: Deployed, db: Database[Any], key: str) -> None:
-    refused = deployed.post(BODY, key=key)
+def test_an_unprintable_key_is_422(unchanged: Deployed, key: str) -> None:
+    refused = unchanged.post(BODY, key=key)
 
     assert (refused.status, refused.fields) == (422, {"idempotency_key"})
-    assert db.tasks.count_documents({}) == 0
 
 
 @pytest.mark.parametrize("key", ["x" * 200, "é😀", "$where", '{"$gt":""}', "7", "null"])
@@ -154,7 +151,7 @@ def test_a_key_belongs_to_its_caller(deployed: Deployed, db: Database[Any]) -> N
     assert stored == {f"k9p2s7x4q1:{KEY}", f"another:{KEY}", f"anonymous:{KEY}"}
 
 
-def test_twenty_first_requests_at_once_are_one_task(deployed: Deployed, db: Database[Any]) -> None:
+def test_twenty_first_requests_at_once_are_one_task(db: Database[Any]) -> None:
     wanted = new_task(**json.loads(BODY), idempotency_key=KEY)
     queues = [Queue(db) for _ in range(20)]
     together = Barrier(len(queues))
@@ -173,12 +170,12 @@ def test_twenty_first_requests_at_once_are_one_task(deployed: Deployed, db: Data
 
 HOLDING = {
     "pending": {"status": "pending"},
-    "delayed": {"status": "pending", "due_at": datetime(2099, 1, 1, tzinfo=UTC)},
+    "delayed": {"status": "pending", "due_at": IN_THE_FUTURE},
     "processing": {"status": "processing"},
-    "of a lost worker": {"status": "processing", "lease": {"token": "t", "owner": "o", "expires_at": datetime(2020, 1, 1)}},
+    "of a lost worker": {"status": "processing", "lease": {"token": "t", "owner": "o", "expires_at": LONG_AGO}},
     "failed": {"status": "failed"},
-    "done": {"status": "done", "retain_from": datetime(2099, 1, 1, tzinfo=UTC)},
-}  # fmt: skip
+    "done": {"status": "done", "retain_from": IN_THE_FUTURE},
+}
 
 
 @pytest.mark.parametrize("fields", HOLDING.values(), ids=HOLDING.keys())
@@ -234,5 +231,5 @@ def test_a_repeat_moves_no_schedule(deployed: Deployed, db: Database[Any]) -> No
     assert keyed(deployed, later | {"not_before": "2098-01-01T00:00:00Z"}).status == 409
     assert keyed(deployed, later).id == first.id
     [task] = db.tasks.find()
-    assert task["due_at"] == datetime(2099, 1, 1, tzinfo=UTC)
+    assert task["due_at"] == IN_THE_FUTURE
     assert task["updated_at"] - task["created_at"] == timedelta(0)

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from pymongo.errors import OperationFailure
 
 from tests.builders import add, document, stored
 from tests.faults import failing
@@ -84,3 +85,20 @@ def test_tasks_without_a_key_do_not_share_one(tasks: Tasks, now: datetime) -> No
     add(tasks, [document(now, idempotency_key=None), document(now, idempotency_key=None), document(now)])
 
     assert tasks.count_documents({}) == 3
+
+
+def test_in_a_transaction_the_drivers_errors_come_through_but_for_a_missing_index(
+    tasks: Tasks, mine: Tasks, now: datetime
+) -> None:
+    wanted = document(now, idempotency_key="k")
+    with mine.database.client.start_session() as session:
+        session.start_transaction()
+        with failing(mine, "findAndModify", errorCode=112), pytest.raises(OperationFailure) as conflict:
+            intake.add_once(mine, wanted, session=session)
+        session.abort_transaction()
+        tasks.drop_index("key")
+        session.start_transaction()
+        with pytest.raises(MissingIndexError):
+            intake.add_once(mine, wanted, session=session)
+
+    assert conflict.value.has_error_label("TransientTransactionError")

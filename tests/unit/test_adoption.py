@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from bson import ObjectId
-from bson.raw_bson import RawBSONDocument
 
 from tests.conftest import T0
 from tests.unit.make import raw
@@ -88,14 +87,6 @@ def test_what_is_there_and_wrong_says_that_something_else_was_meant(wrong: dict[
 
 def test_without_a_default_function_a_nameless_document_is_no_task() -> None:
     assert refused(ASKED_FOR, adopt_as=None) == "name is missing"
-
-
-def test_text_that_is_not_utf8_is_refused() -> None:
-    broken = RawBSONDocument(raw(ASKED_FOR | {"name": "?!?"}).raw.replace(b"?!?", b"\xff\xfe\xfd"))
-
-    verdict = missing_fields(broken, now=NOW, adopt_as="noop")
-
-    assert isinstance(verdict, Malformed | dict)
 
 
 def test_a_time_beyond_the_calendar_is_kept() -> None:

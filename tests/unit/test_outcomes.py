@@ -100,7 +100,7 @@ def test_an_endless_message_makes_a_short_note() -> None:
     [
         (90 * SECOND, T0 + 90 * SECOND),
         (T0 + 90 * SECOND, T0 + 90 * SECOND),
-        (datetime(2026, 7, 1, 12, 0, tzinfo=timezone(timedelta(hours=2))), datetime(2026, 7, 1, 10, 0, tzinfo=UTC)),
+        ((T0 + 90 * SECOND).astimezone(timezone(timedelta(hours=2))), T0 + 90 * SECOND),
         (timedelta(0), T0),
         (-90 * SECOND, T0),
         (T0 - 90 * SECOND, T0),

@@ -24,7 +24,7 @@ from tidemill.model import LANES
 from tidemill.reclaim import Keeper
 from tidemill.registry import load
 from tidemill.requests import ExecuteRequest
-from tidemill.store import Tasks, open_tasks, translated
+from tidemill.store import Tasks, majority, open_tasks, translated
 
 LOCAL_LIFE: Final = timedelta(seconds=120)
 """How long a call without a Lambda context is taken to live."""
@@ -57,6 +57,8 @@ def chosen() -> settings.Settings:
 def database(role: str, *, timeout_sec: float = 10.0, pool: int = 2) -> Database[Any]:
     """Return the database, through a client with short time-outs that is named after *role*.
 
+    Whatever the URI says, writes are acknowledged by a majority and reads go to the primary.
+
     Raises:
         SettingsError: The URI cannot be used; its text is not shown.
         UnsupportedServerError: It is Amazon DocumentDB's.
@@ -84,7 +86,7 @@ def database(role: str, *, timeout_sec: float = 10.0, pool: int = 2) -> Database
         )
     except (ConfigurationError, InvalidURI, ValueError, TypeError, OSError):
         raise SettingsError(f"{source} is not a MongoDB URI that can be used") from None
-    return client[chosen().database]
+    return majority(client[chosen().database])
 
 
 @cache

@@ -28,12 +28,17 @@ def classify(error: BaseException) -> Failure:
 
 def describe(error: BaseException) -> str:
     """Return ``Type: message (file:line in function)`` of the innermost frame, in storable, bounded text."""
-    name = type(error).__name__ or "exception without a name"
+    name = type_name(error) or "exception without a name"
     try:
         text = str(error)
     except BaseException as broken:  # noqa: BLE001 - a hostile __str__ may raise anything, exits included
-        text = f"(its text cannot be had: {type(broken).__name__})"
+        text = f"(its text cannot be had: {type_name(broken)})"
     return bounded(f"{name}: {text}" if text else name, MAX_MESSAGE - MAX_WHERE) + _where(error)
+
+
+def type_name(value: object) -> str:
+    """Return the name of the class of *value*, also where a metaclass says something else."""
+    return str(type.__dict__["__name__"].__get__(type(value)))
 
 
 def bounded(text: str, limit: int) -> str:
@@ -77,4 +82,4 @@ def _wait(error: Retry) -> timedelta | None:
 
 
 def _code(error: BaseException) -> str:
-    return bounded(type(error).__name__ or "Exception", MAX_CODE)
+    return bounded(type_name(error) or "Exception", MAX_CODE)

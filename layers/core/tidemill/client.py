@@ -75,12 +75,12 @@ class Queue:
             payload=payload,
             queue=queue,
             priority=priority,
-            delay_sec=None if delay is None else delay.total_seconds(),
+            delay_sec=_seconds(delay, field="delay"),
             not_before=not_before,
             expires_at=expires_at,
-            retry=None if retry is None else _options(retry),
+            retry=_options(retry),
             max_retries=max_retries,
-            timeout_sec=None if timeout is None else timeout.total_seconds(),
+            timeout_sec=_seconds(timeout, field="timeout"),
             idempotency_key=idempotency_key,
         )
         task_id, _ = self.accept(request, session=session)
@@ -189,7 +189,17 @@ def _document(request: NewTask, *, now: datetime, trace: Mapping[str, str] | Non
     }
 
 
-def _options(policy: RetryPolicy) -> dict[str, Any]:
+def _seconds(span: object, *, field: str) -> float | None:
+    if span is not None and not isinstance(span, timedelta):
+        raise InvalidRequestError([Problem(field, "must be a timedelta")])
+    return None if span is None else span.total_seconds()
+
+
+def _options(policy: object) -> dict[str, Any] | None:
+    if policy is None:
+        return None
+    if not isinstance(policy, RetryPolicy):
+        raise InvalidRequestError([Problem("retry", "must be a RetryPolicy")])
     backoff = policy.backoff
     numbers = {"base_sec": backoff.base_sec, "factor": backoff.factor, "max_sec": backoff.max_sec}
     return {"max_retries": policy.max_retries, **numbers}
@@ -203,6 +213,9 @@ def _all_valid(requests: Iterable[NewTask | Mapping[str, Any]]) -> Sequence[NewT
             task = request if isinstance(request, NewTask) else new_task(**request)
         except InvalidRequestError as error:
             problems += [Problem(f"{index}.{one.field}", one.message) for one in error.problems]
+            continue
+        except TypeError:
+            problems.append(Problem(str(index), "must be a NewTask or a mapping of its fields"))
             continue
         if task.idempotency_key is not None:
             problems.append(Problem(f"{index}.idempotency_key", "is for single tasks: use enqueue"))

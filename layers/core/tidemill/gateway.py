@@ -20,8 +20,6 @@ from tidemill.requests import MAX_KEY_CHARS, NewTask, new_task
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_HTTP_PRIORITY: Final = 10
-MAX_DETAILS: Final = 20
-MAX_FIELD_CHARS: Final = 100
 KEY_HEADER: Final = "idempotency-key"
 _CORRELATION_HEADERS: Final = ("x-correlation-id", "x-request-id")
 
@@ -165,9 +163,8 @@ def told(task: Task) -> Answer:
 
 
 def refused(error: HttpError) -> Answer:
-    """Return *error* in the one shape all errors have, short enough to be answered whatever was asked."""
-    shown = error.problems[:MAX_DETAILS]
-    details = [{"field": one.field[:MAX_FIELD_CHARS], "message": one.message} for one in shown]
+    """Return *error* in the one shape all errors have."""
+    details = [{"field": one.field, "message": one.message} for one in error.problems]
     body = {"error": {"code": error.code, "message": str(error), "details": details}}
     return _answer(error.status, body, {"Retry-After": "5"} if error.status == 503 else {})  # noqa: PLR2004
 

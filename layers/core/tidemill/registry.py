@@ -8,15 +8,16 @@ import pkgutil
 import re
 import time
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Event
+from types import ModuleType
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from tidemill.classify import describe
+from tidemill.classify import classify
 from tidemill.errors import Fail, RegistrationError
 from tidemill.model import RetryPolicy, TaskId
 from tidemill.requests import MAX_TIMEOUT_SEC, NAME_PATTERN, problems
@@ -98,6 +99,8 @@ class Registry:
         Raises:
             RegistrationError: The function or an option cannot work; the message says what to do.
         """
+        if not _is_name(name):  # also where the decorator was written without its brackets
+            raise RegistrationError(f"{name!r} is no name for a task: use up to 100 letters, digits, _ . and -")
 
         def register(function: _F) -> _F:
             self._add(_task_type(function, name=name, timeout=timeout, retry=retry, http=http))
@@ -136,29 +139,33 @@ def load(package: str, registry: Registry = REGISTRY) -> Registry:
         RegistrationError: A module cannot be imported; the message names it.
     """
     for module in _modules(package):
-        try:
-            importlib.import_module(module)
-        except RegistrationError:
-            raise
-        except BaseException as error:
-            raise RegistrationError(f"the task module {module} cannot be imported: {describe(error)}") from error
+        _imported(module)
     return registry
 
 
 def _modules(package: str) -> list[str]:
-    paths: Mapping[str, Any] = vars(importlib.import_module(package))
-    found = pkgutil.iter_modules(paths["__path__"], f"{package}.")
+    path = getattr(_imported(package), "__path__", None)
+    if path is None:
+        raise RegistrationError(f"{package} is a single module: task modules are the files of a package")
+    found = pkgutil.iter_modules(path, f"{package}.")
     return sorted(one.name for one in found if not one.name.rpartition(".")[2].startswith("_"))
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except BaseException as error:
+        raise RegistrationError(f"the task module {name} cannot be imported: {classify(error).message}") from error
 
 
 def _task_type(
     function: Callable[..., Any], *, name: str, timeout: float | None, retry: RetryPolicy | None, http: bool
 ) -> TaskType:
-    if not re.fullmatch(NAME_PATTERN, str(name)):
-        raise RegistrationError(f"{name!r} is no name for a task: use up to 100 letters, digits, _ . and -")
-    if inspect.iscoroutinefunction(function):
-        raise RegistrationError(f"the task function {name!r} is async, which no executor runs yet: use a plain def")
-    if timeout is not None and (isinstance(timeout, bool) or not 0.1 <= timeout <= MAX_TIMEOUT_SEC):  # noqa: PLR2004 - as for a task
+    if any(is_of_kind(function) for is_of_kind in _RUN_NOTHING):
+        raise RegistrationError(
+            f"the task function {name!r} is async or a generator, which no executor runs yet: use a plain def"
+        )
+    if timeout is not None and not _can_be_kept(timeout):
         raise RegistrationError(f"the timeout of {name!r} must be 0.1 to {MAX_TIMEOUT_SEC:g} seconds")
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise RegistrationError(f"the retry of {name!r} must be a RetryPolicy")
@@ -174,11 +181,25 @@ def _task_type(
     )
 
 
-def _positional(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
-    parameters = list(inspect.signature(function).parameters.values())
+_RUN_NOTHING: Final = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+"""What tells functions whose mere call runs nothing."""
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and re.fullmatch(NAME_PATTERN, name) is not None
+
+
+def _can_be_kept(timeout: object) -> bool:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        return False
+    return 0.1 <= timeout <= MAX_TIMEOUT_SEC  # noqa: PLR2004 - as for a task
+
+
+def _positional(function: object, name: str) -> list[inspect.Parameter]:
+    parameters = list(inspect.signature(function).parameters.values()) if callable(function) else []
     usable = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if not len(usable[:2]) >= 1 or any(p not in usable[:2] for p in needed):
+    if not usable or any(p not in usable[:2] for p in needed):
         raise RegistrationError(
             f"the task function {name!r} must be callable as function(payload) or function(payload, ctx)"
         )
@@ -188,7 +209,7 @@ def _positional(function: Callable[..., Any], name: str) -> list[inspect.Paramet
 def _payload_model(function: Callable[..., Any], parameter: str) -> type[BaseModel] | None:
     try:
         annotation = typing.get_type_hints(function).get(parameter)
-    except (NameError, TypeError) as error:
+    except Exception as error:  # resolving it runs whatever it says
         raise RegistrationError(f"an annotation of {_place(function)} cannot be resolved: {error}") from error
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
@@ -202,4 +223,6 @@ def _validated(model: type[BaseModel], payload: dict[str, Any]) -> BaseModel:
 
 
 def _place(function: Callable[..., Any]) -> str:
-    return f"{function.__module__}.{function.__qualname__}"
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{function.__module__}.{name}" + (f" (line {code.co_firstlineno})" if code else "")

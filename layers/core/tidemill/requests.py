@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import bson
-from bson import json_util
-from bson.errors import InvalidDocument
+from bson.errors import BSONError
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
+from tidemill.classify import bounded
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.model import MAX_BACKOFF_SEC, MAX_RETRIES_LIMIT, Backoff, Lane
 
@@ -25,19 +26,23 @@ MAX_PAYLOAD_DEPTH: Final = 64
 MAX_DELAY_SEC: Final = 366 * 86400.0
 MAX_TIMEOUT_SEC: Final = 880.0
 MAX_KEY_CHARS: Final = 200
+MIN_ELEMENT_BYTES: Final = 2
+"""What BSON needs at least for an element: its type, and the end of its name."""
+
 _INT32: Final = 2**31 - 1
-_RFC3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+MAX_PROBLEMS: Final = 20
+MAX_FIELD_CHARS: Final = 100
+_RFC3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]([01]\d|2[0-3]):\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _REQUEST: Final = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
 
 
-def _moment(value: Any) -> Any:  # noqa: ANN401 - a validator sees anything
-    if isinstance(value, str):
-        if not _RFC3339.fullmatch(value):
-            raise ValueError("must be a date and time with an offset, as in 2026-07-01T09:00:00Z")
-        value = datetime.fromisoformat(value.upper())
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise ValueError("must be a date and time with an offset, as in 2026-07-01T09:00:00Z")
-    return value.astimezone(UTC).replace(microsecond=value.microsecond // 1000 * 1000)
+def _moment(value: Any) -> datetime:  # noqa: ANN401 - a validator sees anything
+    with suppress(ValueError, OverflowError):  # no such day, or beyond the calendar once it is UTC
+        if isinstance(value, str) and _RFC3339.fullmatch(value):
+            value = datetime.fromisoformat(value.upper())
+        if isinstance(value, datetime) and value.utcoffset() is not None:
+            return value.astimezone(UTC).replace(microsecond=value.microsecond // 1000 * 1000)
+    raise ValueError("must be a date and time with an offset, as in 2026-07-01T09:00:00Z")
 
 
 def _payload(value: dict[str, Any]) -> dict[str, Any]:
@@ -54,6 +59,7 @@ def _key(value: str) -> str:
 
 
 Moment = Annotated[datetime, BeforeValidator(_moment)]
+Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY_CHARS), AfterValidator(_key)]
 
 
 class RetryOptions(BaseModel):
@@ -92,9 +98,7 @@ class NewTask(BaseModel):
     retry: RetryOptions | None = None
     max_retries: int | None = Field(default=None, ge=0, le=MAX_RETRIES_LIMIT, description="0 is one run.")
     timeout_sec: float | None = Field(default=None, ge=0.1, le=MAX_TIMEOUT_SEC)
-    idempotency_key: Annotated[str, AfterValidator(_key)] | None = Field(
-        default=None, min_length=1, max_length=MAX_KEY_CHARS
-    )
+    idempotency_key: Key | None = None
 
     @model_validator(mode="after")
     def _one_start(self) -> NewTask:
@@ -118,8 +122,8 @@ class NewTask(BaseModel):
         The order of object keys does not matter, that of lists does; ``1`` and ``1.0`` differ, and so do the
         composed and the decomposed form of a character.
         """
-        wanted = self.model_dump(exclude={"idempotency_key"}, exclude_none=True)
-        return hashlib.sha256(canonical_json(wanted).encode()).hexdigest()
+        wanted = self.model_dump(exclude={"idempotency_key", "payload"}, exclude_none=True)
+        return hashlib.sha256(bson.encode(_in_order(wanted | {"payload": self.payload}))).hexdigest()
 
 
 class ExecuteRequest(BaseModel):
@@ -146,7 +150,9 @@ def dead_owner(event: object) -> str | None:
     Lambda sends it to the destination for failures; the request id is what the executor's leases are held under.
     """
     context = event.get("requestContext") if isinstance(event, dict) else None
-    owner = context.get("requestId") if isinstance(context, dict) else None
+    if not isinstance(context, dict) or not {"requestId", "functionArn", "condition"} <= context.keys():
+        return None
+    owner = context["requestId"]
     return owner if isinstance(owner, str) and owner else None
 
 
@@ -178,54 +184,64 @@ def new_task(**fields: Any) -> NewTask:  # noqa: ANN401 - that is what it valida
 
 
 def problems(error: ValidationError, *, below: str = "") -> list[Problem]:
-    """Return Pydantic's findings as ours; no value of the input is repeated."""
-    found = []
-    for one in error.errors(include_url=False, include_context=False, include_input=False):
-        path = ".".join(str(part) for part in one["loc"]) or below or "task"
-        found.append(Problem(field=path, message=one["msg"].removeprefix("Value error, ")))
-    return found
+    """Return Pydantic's findings as ours, the first `MAX_PROBLEMS`; no value of the input is repeated."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    shown = [Problem(_path(one["loc"]) or below or "task", _message(one)) for one in found[:MAX_PROBLEMS]]
+    left = len(found) - len(shown)
+    return [*shown, Problem(below or "task", f"and {left} more problems")] if left else shown
 
 
 def storage_problem(value: dict[str, Any], *, max_bytes: int) -> str | None:
     """Return why *value* cannot be stored and told in strict JSON, or ``None`` where it can."""
+    too_large = f"must not be larger than {max_bytes // 1024} KiB"
     try:
-        if _depth_exceeds(value, MAX_PAYLOAD_DEPTH):
-            return f"must not nest deeper than {MAX_PAYLOAD_DEPTH} levels"
-        size = len(bson.encode(value))
-    except RecursionError:
-        return "must not contain itself"
+        if _holds_more(value, max_bytes // MIN_ELEMENT_BYTES):
+            return too_large
+        return too_large if len(bson.encode(value)) > max_bytes else None
+    except _UnfitError as error:
+        return str(error)
     except OverflowError:
         return "must not contain a whole number beyond 64 bits"
     except UnicodeEncodeError:
         return "must not contain half a surrogate pair"
-    except (InvalidDocument, ValueError, TypeError):
+    except (BSONError, ValueError, TypeError, RecursionError):
         return "must contain only what MongoDB can store, under keys that are text without NUL"
-    if any(isinstance(number, float) and not math.isfinite(number) for number in _leaves(value)):
-        return "must not contain NaN or Infinity"
-    return f"must not be larger than {max_bytes // 1024} KiB" if size > max_bytes else None
 
 
-def canonical_json(value: Any) -> str:  # noqa: ANN401 - any value BSON takes
-    """Return *value* as canonical Extended JSON with sorted keys."""
-    plain = json.loads(json_util.dumps(value, json_options=json_util.CANONICAL_JSON_OPTIONS))
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+class _UnfitError(Exception):
+    """A structure that cannot be stored. Private: `storage_problem` makes a sentence of it."""
 
 
-def _depth_exceeds(value: Any, levels: int) -> bool:  # noqa: ANN401
-    if not isinstance(value, dict | list | tuple):
-        return False
-    if levels == 0:
-        return True
-    return any(_depth_exceeds(child, levels - 1) for child in _children(value))
+def _holds_more(value: dict[str, Any], limit: int) -> bool:
+    """Tell whether *value* has more than *limit* elements, without unfolding it any further."""
+    containers: list[tuple[Any, int]] = [(value, 1)]
+    while containers:
+        container, level = containers.pop()
+        if level > MAX_PAYLOAD_DEPTH:
+            raise _UnfitError(f"must not nest deeper than {MAX_PAYLOAD_DEPTH} levels")
+        for element in container.values() if isinstance(container, Mapping) else container:
+            limit -= 1
+            if limit < 0:
+                return True
+            if isinstance(element, Mapping | list | tuple):
+                containers.append((element, level + 1))
+            elif isinstance(element, float) and not math.isfinite(element):
+                raise _UnfitError("must not contain NaN or Infinity")
+    return False
 
 
-def _leaves(value: Any) -> Iterator[Any]:  # noqa: ANN401
-    if isinstance(value, dict | list | tuple):
-        for child in _children(value):
-            yield from _leaves(child)
-    else:
-        yield value
+def _in_order(value: Any) -> Any:  # noqa: ANN401 - any value BSON takes
+    if isinstance(value, Mapping):
+        return {name: _in_order(value[name]) for name in sorted(value)}
+    return [_in_order(element) for element in value] if isinstance(value, list | tuple) else value
 
 
-def _children(value: dict[str, Any] | list[Any] | tuple[Any, ...]) -> Iterator[Any]:
-    return iter(value.values() if isinstance(value, dict) else value)
+def _path(location: tuple[int | str, ...]) -> str:
+    path = bounded(".".join(map(str, location)), MAX_FIELD_CHARS)
+    return "".join(char if char.isprintable() else "?" for char in path)
+
+
+def _message(one: ErrorDetails) -> str:
+    if one["type"] == "union_tag_invalid":  # the one message of Pydantic's that repeats a value
+        return "Input should be tagged as one of the known kinds"
+    return one["msg"].removeprefix("Value error, ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import TypeVar
 
 from tidemill.errors import SettingsError
 from tidemill.model import RetryPolicy
+from tidemill.requests import NAME_PATTERN
 from tidemill.retry import DEFAULT
 from tidemill.selection import DEFAULT_RETRY_SHARE
 
@@ -65,7 +67,7 @@ def from_environment(env: Mapping[str, str]) -> Settings:
         concurrency=read("CONCURRENCY", _whole(1, 1000), 16),
         batch_size=read("BATCH_SIZE", _whole(1, 1000), 100),
         retry_share=read("RETRY_SHARE", _number(0, 1), DEFAULT_RETRY_SHARE),
-        adopt_as=read("DEFAULT_TASK", str, None),
+        adopt_as=read("DEFAULT_TASK", _task_name, None),
         retention=timedelta(days=read("RETENTION_DAYS", _number(0.001, 3650), 7.0)),
         release=read("AWS_LAMBDA_FUNCTION_VERSION", str, ""),
     )
@@ -78,7 +80,7 @@ def from_environment(env: Mapping[str, str]) -> Settings:
 
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def kind(text: str) -> int:
-        if not text.isascii() or not text.lstrip("-").isdigit() or len(text) > 18 or not low <= int(text) <= high:  # noqa: PLR2004 - digits of any number in range
+        if not re.fullmatch("[0-9]{1,9}", text) or not low <= int(text) <= high:
             raise ValueError(f"must be a whole number from {low} to {high}")
         return int(text)
 
@@ -88,7 +90,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 def _number(low: float, high: float) -> Callable[[str], float]:
     def kind(text: str) -> float:
         try:
-            number = float(text)
+            number = float(text) if text.isascii() and "_" not in text else math.nan
         except ValueError:
             number = math.nan
         if not low <= number <= high:
@@ -104,6 +106,12 @@ def _seconds(low: float, high: float) -> Callable[[str], timedelta]:
 
 
 def _database(text: str) -> str:
-    if len(text) > 63 or any(char in '/\\. "$*<>:|?' or not char.isprintable() for char in text):  # noqa: PLR2004 - MongoDB's limit
+    if any(char in '/\\. "$*<>:|?' or not char.isprintable() for char in text) or len(text.encode()) > 63:  # noqa: PLR2004 - MongoDB's limit
         raise ValueError("must be the name of a MongoDB database")
+    return text
+
+
+def _task_name(text: str) -> str:
+    if not re.fullmatch(NAME_PATTERN, text):
+        raise ValueError("must be the name of a task function")
     return text

@@ -115,8 +115,8 @@ class Slots:
         return sum(slot.is_alive() for slot in self._abandoned)
 
     def close(self) -> None:
-        """Let idle threads end; what still runs is not waited for."""
-        for slot in self._idle:
+        """Let every thread end once its function has; what still runs is not waited for."""
+        for slot in [*self._idle, *self._busy.values()]:
             slot.stop()
         self._idle.clear()
 
@@ -127,13 +127,14 @@ class _Slot:
         self._outbox = outbox
         self._monotonic = monotonic
         self._lock = threading.Lock()
+        self._has_work = False
         self._in_function = False
         self._is_abandoned = False
         self._thread = threading.Thread(target=self._serve, name="tidemill-slot", daemon=True)
         self._thread.start()
 
     def run(self, running: Running, task_type: TaskType) -> None:
-        self._in_function = True
+        self._has_work = True
         self._inbox.put((running, task_type))
 
     def stop(self) -> None:
@@ -145,23 +146,34 @@ class _Slot:
     def abandon(self) -> bool:
         """Give the function up; false where it has just ended and its result is on the way."""
         with self._lock:
-            if not self._in_function:
+            if not self._has_work:
                 return False
             self._is_abandoned = True
-            ident = ctypes.c_ulong(self._thread.ident or 0)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(TaskTimeoutError))
+            if self._in_function:
+                ident = ctypes.c_ulong(self._thread.ident or 0)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(TaskTimeoutError))
             return True
 
     def _serve(self) -> None:
-        # The interruption of an abandoned function may arrive a moment late, in here.
+        # The interruption of an abandoned function may arrive a moment late, in here: at the latest in _leaves.
         with contextlib.suppress(TaskTimeoutError):
-            while (work := self._inbox.get()) is not None:
+            while (work := self._inbox.get()) is not None and self._enters():
                 ended = self._call(*work)
-                with self._lock:
-                    self._in_function = False
-                    if self._is_abandoned:
-                        return
+                if not self._leaves():
+                    return
                 self._outbox.put(ended)
+
+    def _enters(self) -> bool:
+        """May be interrupted from here on; false where the function was given up before it began."""
+        with self._lock:
+            self._in_function = not self._is_abandoned
+            return self._in_function
+
+    def _leaves(self) -> bool:
+        """Is not interrupted any more; false where the function was given up."""
+        with self._lock:
+            self._in_function = self._has_work = False
+            return not self._is_abandoned
 
     def _call(self, running: Running, task_type: TaskType) -> Ended:
         result: Any = None

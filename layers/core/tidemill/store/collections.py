@@ -45,6 +45,21 @@ def open_tasks(db: Database[Any], name: str = TASKS) -> Tasks:
 
 
 @contextmanager
+def untranslated(collection: str = TASKS) -> Iterator[None]:
+    """Leave the driver's errors as they are, so that a caller's transaction can be repeated by their labels.
+
+    Raises:
+        MissingIndexError: A hinted index is not there.
+    """
+    try:
+        yield
+    except OperationFailure as error:
+        if is_missing_index(error):
+            raise MissingIndexError(collection) from None
+        raise
+
+
+@contextmanager
 def translated(collection: str = TASKS) -> Iterator[None]:
     """Raise what the driver raises inside as an error of ours that shows no address.
 

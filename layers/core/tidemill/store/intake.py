@@ -12,7 +12,7 @@ from pymongo.errors import BulkWriteError, ConnectionFailure, DuplicateKeyError
 
 from tidemill import indexes
 from tidemill.errors import UnavailableError
-from tidemill.store.collections import Tasks, translated
+from tidemill.store.collections import Tasks, translated, untranslated
 
 _DUPLICATE_KEY = 11000
 
@@ -20,32 +20,36 @@ _DUPLICATE_KEY = 11000
 def add(tasks: Tasks, documents: Sequence[dict[str, Any]], *, session: ClientSession | None = None) -> None:
     """Insert *documents*, in order, with the ids they carry. Tried twice, so that a lost reply is no error.
 
+    With *session* the driver's own errors are raised: by their labels the caller's transaction is repeated.
+
     Raises:
         UnavailableError: Nothing is known of the effect; a part of several documents may be stored.
-        DuplicateKeyError: An id is taken (of pymongo: the ids are fresh ObjectIds).
     """
+    if session is not None:
+        tasks.insert_many(documents, session=session)
+        return
     with translated():
         try:
-            tasks.insert_many(documents, session=session)
+            tasks.insert_many(documents)
         except ConnectionFailure:
-            if session is not None:  # the transaction is the caller's to repeat
-                raise
             _add_again(tasks, documents)
 
 
 def add_once(tasks: Tasks, document: dict[str, Any], *, session: ClientSession | None = None) -> RawBSONDocument:
     """Insert *document* unless its ``idempotency_key`` is held; return what is stored under that key.
 
-    One upsert that writes only on insert: a taken key raises nothing, so it aborts no caller's transaction.
+    One upsert that writes only on insert: a taken key raises nothing, so it aborts no caller's transaction. With
+    *session* the driver's own errors are raised, as by `add`.
     """
+    if session is not None:
+        with untranslated():
+            return _upsert(tasks, document, session)
     with translated():
         try:
-            return _upsert(tasks, document, session)
+            return _upsert(tasks, document, None)
         except (ConnectionFailure, DuplicateKeyError):
             # A lost reply, or two first requests in the same instant: the key now answers for itself.
-            if session is not None:
-                raise
-            return _upsert(tasks, document, session)
+            return _upsert(tasks, document, None)
 
 
 def _upsert(tasks: Tasks, document: dict[str, Any], session: ClientSession | None) -> RawBSONDocument:

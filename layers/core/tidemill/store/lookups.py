@@ -16,7 +16,7 @@ from tidemill.store.collections import Tasks, translated
 def get(tasks: Tasks, task_id: TaskId) -> Task | Malformed | None:
     """Return the task, or ``None`` where no living task has this id."""
     with translated():
-        raw = tasks.find_one({"_id": task_id})
+        raw = tasks.find_one({"_id": {"$eq": task_id}})
     return None if raw is None else read(raw)
 
 
@@ -26,7 +26,7 @@ def cancel(tasks: Tasks, task_id: TaskId, *, now: datetime, force: bool = False)
     With *force* a processing task loses its lease and is cancelled at once; what its worker still does is
     refused. ``None``: no such task is pending or processing.
     """
-    where: dict[str, Any] = {"_id": task_id, "status": {"$in": ["pending", "processing"]}}
+    where: dict[str, Any] = {"_id": {"$eq": task_id}, "status": {"$in": ["pending", "processing"]}}
     stops = True if force else {"$eq": ["$status", "pending"]}
     with translated():
         raw = tasks.find_one_and_update(where, [_stopped(stops, now=now)], return_document=ReturnDocument.AFTER)

@@ -1,0 +1,235 @@
+"""The handler of execute: what it takes, what it refuses, what it reports, and how it ends its process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from tests.builders import document
+from tests.functions.calls import ROOT, app, request
+from tests.functions.conftest import Deployed
+from tests.functions.test_enqueue_events import SCHEDULED, V2
+from tidemill import InvalidRequestError, UnavailableError, bootstrap
+from tidemill.errors import RegistrationError
+from tidemill.executor.report import NAMES
+from tidemill.testing import FakeContext, Mongod
+
+STUBBORN = """
+import time
+from tidemill import task
+
+@task("stubborn")
+def stubborn(payload):
+    while True:
+        try:
+            time.sleep(0.02)
+        except BaseException:
+            pass
+"""
+INVOKE = """
+import importlib.util, sys
+from tidemill.testing import FakeContext
+spec = importlib.util.spec_from_file_location("app", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+module.lambda_handler({}, FakeContext(request_id="r-1"))
+print("returned")
+"""
+
+
+def due(db: Database[Any], **fields: Any) -> Any:
+    return db.tasks.insert_one(document(datetime(2026, 7, 1, tzinfo=UTC), **fields)).inserted_id
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        None,
+        {},
+        {"source": "tick"},
+        {"source": "wake", "queues": ["default"], "lane": "fresh", "batch_size": 1, "concurrency": 1},
+        {"source": "backlog", "queues": [], "lane": None, "batch_size": None},
+        {"batch_size": 1000, "concurrency": 1000},
+    ],
+)
+def test_every_field_of_the_event_is_optional(deployed: Deployed, db: Database[Any], event: Any) -> None:
+    due(db)
+
+    report = deployed.invoke("execute", event)
+
+    assert tuple(report) == NAMES
+    assert (report["claimed"], report["done"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("event", "field"),
+    [
+        *(({"batch_size": value}, "batch_size") for value in (0, -5, "10", 10**6, 1.5, True)),
+        *(({"concurrency": value}, "concurrency") for value in (0, -1, 10**6, "x")),
+        ({"queue": "default"}, "queue"),
+        ({"queues": "default"}, "queues"),
+        ({"queues": [{"$ne": 1}]}, "queues.0"),
+        ({"queues": ["a b"]}, "queues.0"),
+        ({"queues": {"$ne": 1}}, "queues"),
+        ({"lane": "fast"}, "lane"),
+        ({"source": "manual"}, "source"),
+        ({"time": "garbage"}, "time"),
+        ({"key1": "v"}, "key1"),
+        (SCHEDULED, "detail-type"),
+        (V2, "rawPath"),
+        ([], "event"),
+        ("tick", "event"),
+        (7, "event"),
+    ],
+)
+def test_anything_else_is_refused_before_anything_is_asked(unchanged: Deployed, event: Any, field: str) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        unchanged.invoke("execute", event)
+
+    assert field in {problem.field for problem in refused.value.problems}
+    assert unchanged.commands() == []
+
+
+@pytest.mark.usefixtures("deployed")
+def test_without_a_context_it_lives_as_long_as_by_default(db: Database[Any]) -> None:
+    due(db)
+
+    assert app("execute").lambda_handler({}, None)["done"] == 1
+
+
+@pytest.mark.parametrize("left", [10, 0, -1])
+def test_an_invocation_that_is_nearly_over_claims_nothing(deployed: Deployed, db: Database[Any], left: int) -> None:
+    due(db)
+
+    report = deployed.invoke("execute", {}, FakeContext(timedelta(seconds=left)))
+
+    assert report == dict.fromkeys(NAMES, 0)
+    assert [task["status"] for task in db.tasks.find()] == ["pending"]
+
+
+def test_its_leases_carry_the_request_id_and_end_with_the_invocation(deployed: Deployed, db: Database[Any]) -> None:
+    context = FakeContext(timedelta(seconds=100), request_id="r-1")
+    due(db)
+    before = datetime.now(UTC)
+
+    deployed.invoke("execute", {}, context)
+
+    [claim] = [command for name, command in deployed.commands() if name == "update" and "lease" in str(command)][:1]
+    lease = claim["updates"][0]["u"]["$set"]["lease"]
+    assert lease["owner"] == "r-1"
+    assert abs(lease["expires_at"].replace(tzinfo=UTC) - before - timedelta(seconds=105)) < timedelta(seconds=2)
+
+
+def test_the_report_is_returned_and_logged(deployed: Deployed, db: Database[Any]) -> None:
+    due(db)
+    due(db, name="unknown_task", created_at=datetime(2020, 1, 1, tzinfo=UTC))
+
+    report = deployed.invoke("execute", {"source": "backlog"})
+
+    [line] = deployed.log()
+    assert (line["message"], line["source"], line["level"]) == ("executed", "backlog", "INFO")
+    assert {name: line[name] for name in NAMES} == report
+    assert (report["claimed"], report["done"], report["failed"]) == (2, 1, 1)
+
+
+def test_a_task_module_that_cannot_be_imported_is_named_and_nothing_is_claimed(
+    deployed: Deployed, db: Database[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "broken_tasks"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "bad.py").write_text("import sys; sys.exit(1)")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(bootstrap, "TASK_PACKAGE", "broken_tasks")
+    due(db)
+
+    for _ in range(2):
+        with pytest.raises(RegistrationError, match=r"broken_tasks\.bad"):
+            deployed.invoke("execute")
+
+    assert len(deployed.clients) == 1
+    assert [task["status"] for task in db.tasks.find()] == ["pending"]
+
+
+def test_a_cold_start_writes_the_task_types_once(deployed: Deployed, db: Database[Any]) -> None:
+    db.task_types.drop()
+
+    deployed.invoke("execute")
+    assert {one["_id"]: one["http"] for one in db.task_types.find()} == {"noop": True, "deliver_webhook": True}
+    deployed.cool_down()
+    deployed.commands()
+    deployed.invoke("execute")
+
+    assert "update" not in {name for name, _ in deployed.commands()}
+
+
+def test_outcomes_that_mongodb_does_not_confirm_are_an_error_after_the_report(
+    deployed: Deployed, db: Database[Any], client: MongoClient[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due(db)
+    short = replace(bootstrap.chosen(), margin=timedelta(0), max_task_timeout=timedelta(seconds=1))
+    monkeypatch.setattr(bootstrap, "chosen", lambda: short)
+    deployed.timeout_ms = 200
+    data = {"failCommands": ["update"], "appName": "tidemill-execute", "errorCode": 6}
+    deployed.invoke("execute", {"queues": ["none"]})
+    client.admin.command("configureFailPoint", "failCommand", mode={"skip": 1}, data=data)
+
+    try:
+        with pytest.raises(UnavailableError, match="1 tasks"):
+            deployed.invoke("execute", {}, FakeContext(timedelta(seconds=2.3)))
+    finally:
+        client.admin.command("configureFailPoint", "failCommand", mode="off")
+
+    line = deployed.log()[-1]
+    assert (line["message"], line["claimed"], line["done"], line["unknown"]) == ("executed", 1, 0, 1)
+    assert [task["status"] for task in db.tasks.find()] == ["processing"]
+
+
+def test_a_function_that_will_not_stop_ends_the_process_inside_the_handler(
+    db: Database[Any], mongod: Mongod, tmp_path: Path
+) -> None:
+    package = tmp_path / "tasks"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "stubborn.py").write_text(STUBBORN)
+    task_id = due(db, name="stubborn", timeout_sec=0.2, max_retries=5)
+    other_id = due(db, name="stubborn", timeout_sec=0.2, max_retries=0)
+
+    ended = subprocess.run(
+        [sys.executable, "-c", INVOKE, str(ROOT / "functions/execute/app.py")],
+        env={
+            "PYTHONPATH": f"{tmp_path}:{ROOT / 'layers/core'}",
+            "MONGODB_URI": mongod.uri,
+            "MONGODB_DATABASE": db.name,
+        },
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert ended.returncode == 1, ended.stderr
+    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [line["message"] for line in lines] == ["executed", "recycled"]
+    assert (lines[0]["timed_out"], lines[0]["leftovers"], lines[0]["unknown"]) == (2, 2, 0)
+    assert {line["request_id"] for line in lines} == {"r-1"}
+    tasks = {task["_id"]: task for task in db.tasks.find()}
+    assert [(tasks[one]["status"], tasks[one]["error"]["code"]) for one in (task_id, other_id)] == [
+        ("pending", "timeout"),
+        ("failed", "timeout"),
+    ]
+    assert not any("lease" in task for task in tasks.values())
+
+
+def test_a_request_of_the_rest_api_is_no_event_of_the_executor(deployed: Deployed) -> None:
+    with pytest.raises(InvalidRequestError):
+        deployed.invoke("execute", request(body="{}"))

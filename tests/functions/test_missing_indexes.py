@@ -1,0 +1,55 @@
+"""A database without its indexes: what enqueue says, and what reclaim does about it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from tests.functions.conftest import Deployed
+from tidemill import indexes
+
+NOOP = {"name": "noop", "payload": {}}
+
+
+def test_without_its_index_a_keyed_enqueue_says_what_to_run(deployed: Deployed, db: Database[Any]) -> None:
+    db.tasks.drop_indexes()
+
+    answer = deployed.post(NOOP, key="order-7")
+
+    assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+    [line] = deployed.log()
+    assert "`tidemill indexes`" in line["reason"]
+    assert db.tasks.count_documents({}) == 0
+    assert deployed.post(NOOP).status == 202
+
+
+def test_reclaim_makes_the_indexes_of_an_empty_database(deployed: Deployed, db: Database[Any]) -> None:
+    db.tasks.drop()
+    db.tasks_dlq.drop()
+    assert deployed.post(NOOP, key="order-7").status == 503
+
+    assert deployed.invoke("reclaim")["missing_indexes"] == []
+
+    assert indexes.missing(db) == ()
+    assert deployed.post(NOOP, key="order-7").status == 202
+
+
+def test_reclaim_reports_the_indexes_of_a_large_database_until_they_are_made(
+    deployed: Deployed, db: Database[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed.post(NOOP)
+    monkeypatch.setattr(indexes, "SMALL", 0)
+    db.tasks.drop_index("key")
+
+    assert [deployed.invoke("reclaim")["missing_indexes"] for _ in range(2)] == [["key"], ["key"]]
+    assert deployed.log()[-1]["missing_indexes"] == ["key"]
+
+    indexes.create(db, retention=timedelta(days=7))
+    deployed.commands()
+    assert deployed.invoke("reclaim")["missing_indexes"] == []
+    deployed.commands()
+    deployed.invoke("reclaim")
+    assert "listIndexes" not in {name for name, _ in deployed.commands()}

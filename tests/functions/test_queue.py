@@ -1,0 +1,215 @@
+"""`Queue` as an application uses it, outside of Lambda."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from pymongo import MongoClient, ReadPreference, WriteConcern
+from pymongo.database import Database
+
+from tests.builders import document
+from tests.conftest import T0, ManualClock
+from tidemill import (
+    DuplicateKeyError,
+    InvalidRequestError,
+    NewTask,
+    Queue,
+    RetryPolicy,
+    Task,
+)
+from tidemill.control import Directory
+from tidemill.model import Backoff
+
+MINUTE = timedelta(minutes=1)
+NUMBERS: dict[str, Any] = {"base_sec": 1, "factor": 3, "max_sec": 9}
+
+
+@pytest.fixture
+def queue(db: Database[Any], clock: ManualClock) -> Queue:
+    return Queue(db, clock=clock)
+
+
+def only(db: Database[Any]) -> dict[str, Any]:
+    [task] = db.tasks.find()
+    found: dict[str, Any] = task
+    return found
+
+
+def fields(error: pytest.ExceptionInfo[InvalidRequestError]) -> list[str]:
+    return [problem.field for problem in error.value.problems]
+
+
+def test_a_task_without_options_is_due_now(queue: Queue, db: Database[Any]) -> None:
+    task_id = queue.enqueue("send", {"a": 1})
+
+    task = only(db)
+    assert isinstance(task_id, ObjectId)
+    assert task["_id"] == task_id
+    assert (task["due_at"], task["next_retry_at"], task["created_at"]) == (T0, None, T0)
+    assert (task["max_retries"], task["backoff_policy"], task["timeout_sec"], task["expires_at"]) == (None,) * 4
+    assert (task["queue"], task["priority"], task["trace"]) == ("default", 0, {})
+    assert "idempotency_key" not in task
+    assert "request_hash" not in task
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"queue": "eu"}, {"queue": "eu"}),
+        ({"priority": -7}, {"priority": -7}),
+        ({"delay": MINUTE}, {"due_at": T0 + MINUTE, "next_retry_at": T0 + MINUTE}),
+        ({"delay": timedelta(0)}, {"due_at": T0, "next_retry_at": None}),
+        ({"delay": timedelta(microseconds=1)}, {"due_at": T0 + timedelta(milliseconds=1)}),
+        ({"not_before": T0 + MINUTE}, {"due_at": T0 + MINUTE, "next_retry_at": T0 + MINUTE}),
+        ({"not_before": T0 - MINUTE}, {"due_at": T0, "next_retry_at": None}),
+        ({"not_before": (T0 + MINUTE).astimezone(timezone(timedelta(hours=5, minutes=30)))}, {"due_at": T0 + MINUTE}),
+        ({"expires_at": T0 + timedelta(microseconds=1999)}, {"expires_at": T0 + timedelta(milliseconds=1)}),
+        ({"max_retries": 0}, {"max_retries": 0, "backoff_policy": None}),
+        ({"timeout": timedelta(seconds=1.5)}, {"timeout_sec": 1.5}),
+        (
+            {"retry": RetryPolicy(max_retries=3, backoff=Backoff(**NUMBERS))},
+            {"max_retries": 3, "backoff_policy": NUMBERS | {"strategy": "exponential", "jitter": "full"}},
+        ),
+        ({"retry": RetryPolicy(max_retries=3), "max_retries": 7}, {"max_retries": 7}),
+        ({"idempotency_key": "order-7"}, {"idempotency_key": "order-7"}),
+    ],
+)  # fmt: skip
+def test_every_option_reaches_the_document(
+    queue: Queue, db: Database[Any], options: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    queue.enqueue("send", {}, **options)
+
+    task = only(db)
+    assert {name: task[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"delay": timedelta(seconds=-1)}, "delay_sec"),
+        ({"delay": timedelta(days=367)}, "delay_sec"),
+        ({"delay": MINUTE, "not_before": T0}, "task"),
+        ({"delay": 60}, "delay"),
+        ({"timeout": 30}, "timeout"),
+        ({"timeout": timedelta(0)}, "timeout_sec"),
+        ({"retry": "conservative"}, "retry"),
+        ({"retry": {"max_retries": 3}}, "retry"),
+        ({"not_before": T0.replace(tzinfo=None)}, "not_before"),
+        ({"expires_at": "tomorrow"}, "expires_at"),
+        ({"priority": "high"}, "priority"),
+        ({"priority": 2**31}, "priority"),
+        ({"max_retries": -1}, "max_retries"),
+        ({"queue": "a b"}, "queue"),
+        *(({"idempotency_key": key}, "idempotency_key") for key in ("", " ", " a", "a\x00", "x" * 201, 7, ["a"])),
+    ],
+)
+def test_an_option_that_is_not_allowed_is_named_and_nothing_is_stored(
+    queue: Queue, db: Database[Any], options: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        queue.enqueue("send", {}, **options)
+
+    assert fields(refused) == [field]
+    assert db.tasks.count_documents({}) == 0
+
+
+@pytest.mark.parametrize("payload", [None, [], "text", {1: 2}, {"a": object()}, {"a": {1, 2}}, {"a": float("nan")}])
+def test_a_payload_that_cannot_be_stored_is_refused(queue: Queue, db: Database[Any], payload: Any) -> None:
+    with pytest.raises(InvalidRequestError):
+        queue.enqueue("send", payload)
+    assert db.tasks.count_documents({}) == 0
+
+
+def test_the_time_is_that_of_the_call(queue: Queue, clock: ManualClock) -> None:
+    first, _ = queue.get(queue.enqueue("send", {})), clock.move(timedelta(hours=2))
+    second = queue.get(queue.enqueue("send", {}))
+
+    assert isinstance(first, Task)
+    assert isinstance(second, Task)
+    assert (first.created_at, second.created_at) == (T0, T0 + timedelta(hours=2))
+
+
+def test_a_known_key_returns_its_task_and_another_request_is_told_of_it(queue: Queue, db: Database[Any]) -> None:
+    first = queue.enqueue("send", {"a": 1}, idempotency_key="k")
+
+    assert queue.enqueue("send", {"a": 1}, idempotency_key="k") == first
+    with pytest.raises(DuplicateKeyError) as conflict:
+        queue.enqueue("send", {"a": 2}, idempotency_key="k")
+
+    assert conflict.value.task_id == first
+    assert only(db)["payload"] == {"a": 1}
+
+
+def test_a_key_edited_by_hand_conflicts_with_every_request(queue: Queue, db: Database[Any]) -> None:
+    db.tasks.insert_one(document(T0, idempotency_key="k"))
+
+    with pytest.raises(DuplicateKeyError):
+        queue.enqueue("noop", {}, idempotency_key="k")
+
+
+def test_many_are_stored_in_order(queue: Queue, db: Database[Any]) -> None:
+    wanted: list[Any] = [{"name": "send", "payload": {"n": n}} for n in range(5)]
+    wanted.append(NewTask(name="send", payload={"n": 5}, priority=3, delay_sec=60))
+
+    ids = queue.enqueue_many(iter(wanted))
+
+    assert [db.tasks.find_one({"_id": task_id})["payload"]["n"] for task_id in ids] == [0, 1, 2, 3, 4, 5]  # type: ignore[index]
+    assert [task["payload"]["n"] for task in db.tasks.find().sort("_id")] == [0, 1, 2, 3, 4, 5]
+    assert {task["due_at"] for task in db.tasks.find()} == {T0, T0 + MINUTE}
+
+
+def test_many_that_are_none_are_no_error(queue: Queue) -> None:
+    assert queue.enqueue_many([]) == []
+
+
+def test_of_many_all_are_validated_before_the_first_is_stored(queue: Queue, db: Database[Any]) -> None:
+    good = {"name": "send", "payload": {}}
+
+    with pytest.raises(InvalidRequestError) as refused:
+        queue.enqueue_many([good, good | {"priority": "x"}, good | {"idempotency_key": "k"}, {"payload": {}}, good])
+
+    assert fields(refused) == ["1.priority", "2.idempotency_key", "3.name"]
+    assert db.tasks.count_documents({}) == 0
+
+
+@pytest.mark.parametrize("request_", ["text", None, 7, ["name"], {1: 2}])
+def test_of_many_what_is_no_request_is_named(queue: Queue, request_: Any) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        queue.enqueue_many([{"name": "send", "payload": {}}, request_])
+
+    assert fields(refused) == ["1"]
+
+
+def test_a_thousand_at_once_are_a_thousand_tasks(queue: Queue, db: Database[Any]) -> None:
+    ids = queue.enqueue_many({"name": "send", "payload": {"n": n}} for n in range(1000))
+
+    assert len(set(ids)) == db.tasks.count_documents({}) == 1000
+
+
+def test_it_relies_on_no_option_of_the_database_it_is_given(db: Database[Any], client: MongoClient[Any]) -> None:
+    options: CodecOptions[Any] = CodecOptions(document_class=RawBSONDocument)
+    odd = client.get_database(
+        db.name, options, read_preference=ReadPreference.SECONDARY_PREFERRED, write_concern=WriteConcern(w=0)
+    )
+    queue = Queue(odd)
+
+    task_id = queue.enqueue("send", {"a": 1}, idempotency_key="k")
+
+    assert queue.enqueue("send", {"a": 1}, idempotency_key="k") == task_id
+    with pytest.raises(DuplicateKeyError):
+        queue.enqueue("send", {"a": 2}, idempotency_key="k")
+    assert len(queue.enqueue_many([{"name": "send", "payload": {}}])) == 1
+    assert isinstance(queue.cancel(task_id), Task)
+    assert db.tasks.count_documents({}) == 2
+
+
+def test_by_default_it_asks_the_server_for_the_time(db: Database[Any]) -> None:
+    task = Queue(db, directory=Directory(db)).enqueue("send", {})
+
+    assert abs(only(db)["created_at"] - datetime.now(UTC)) < timedelta(seconds=5)
+    assert only(db)["_id"] == task

@@ -1,0 +1,222 @@
+"""The database's time, carried on by the monotonic clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+from pymongo.database import Database
+from pymongo.errors import AutoReconnect
+
+from tests.conftest import T0
+from tidemill import UnavailableError
+from tidemill.clock import RESAMPLE_AFTER_SEC, TRY_AGAIN_AFTER_SEC, ServerClock, truncated
+
+SECOND = timedelta(seconds=1)
+
+
+class World:
+    """A server and a machine, each with a clock of its own, and a network between them; plays the database."""
+
+    def __init__(self) -> None:
+        self.server = T0
+        self.wall = T0.timestamp()
+        self.monotonic = 1000.0
+        self.there = self.back = self.connecting = 0.0
+        self.primary: tuple[str, int] | None = ("a", 27017)
+        self.is_down = False
+        self.is_aware = True
+        self.asked = 0
+        self.client = self.admin = self
+
+    def with_options(self, **_: object) -> World:
+        return self
+
+    def command(self, name: str) -> dict[str, Any]:
+        assert name == "hello"
+        self.asked += 1
+        self.passes(self.connecting + self.there)
+        self.connecting = 0.0
+        if self.is_down:
+            raise AutoReconnect("mongodb://user:S3cr3t@host")
+        told = truncated(self.server)
+        self.passes(self.back)
+        return {"localTime": told if self.is_aware else told.replace(tzinfo=None)}
+
+    def passes(self, seconds: float) -> None:
+        self.server += timedelta(seconds=seconds)
+        self.wall += seconds
+        self.monotonic += seconds
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def clock(world: World) -> ServerClock:
+    return ServerClock(cast("Database[Any]", world), wall=lambda: world.wall, monotonic=lambda: world.monotonic)
+
+
+def test_it_tells_the_servers_time_whatever_this_machine_believes(world: World, clock: ServerClock) -> None:  # F28
+    world.wall -= 600
+
+    assert clock.now() == T0
+    world.passes(7.5)
+    assert clock.now() == T0 + 7.5 * SECOND
+    assert clock.skew() == -600 * SECOND
+    assert world.asked == 1
+
+
+def test_times_are_aware_utc_in_whole_milliseconds(world: World, clock: ServerClock) -> None:  # F31
+    clock.now()
+    world.passes(0.123999)
+
+    assert clock.now() == T0 + timedelta(milliseconds=123)
+    assert clock.now().utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize("aware", [False, True])
+def test_a_client_of_any_options_will_do(world: World, clock: ServerClock, *, aware: bool) -> None:  # F29
+    world.is_aware = aware
+
+    assert clock.now() == T0
+
+
+def test_the_server_answered_half_way_between_question_and_answer(world: World, clock: ServerClock) -> None:
+    world.there = world.back = 0.25
+    world.wall += 3
+
+    assert clock.now() == truncated(world.server)
+    assert clock.skew() == 3 * SECOND
+
+
+def test_the_time_it_takes_to_connect_is_not_half_way(world: World, clock: ServerClock) -> None:
+    world.connecting, world.there, world.back = 3.0, 0.01, 0.01
+
+    assert clock.now() == truncated(world.server)
+
+
+def test_it_asks_again_after_a_minute(world: World, clock: ServerClock) -> None:
+    clock.now()
+    world.passes(RESAMPLE_AFTER_SEC)
+    clock.now()
+    assert world.asked == 1
+
+    world.server += 5 * SECOND  # somebody set it
+    world.passes(0.001)
+
+    assert clock.now() == truncated(world.server)
+    assert world.asked == 2
+
+
+def test_it_asks_again_after_a_change_of_primary(world: World, clock: ServerClock) -> None:
+    clock.now()
+    world.primary, world.server = ("b", 27017), world.server + 9 * SECOND
+
+    assert clock.now() == T0 + 9 * SECOND
+    assert clock.now() == T0 + 9 * SECOND
+    assert world.asked == 2
+
+
+def test_while_no_primary_is_known_the_sample_goes_on(world: World, clock: ServerClock) -> None:
+    clock.now()
+    world.primary = None
+    world.passes(2)
+
+    assert clock.now() == T0 + 2 * SECOND
+    assert world.asked == 1
+
+
+@pytest.mark.parametrize("jump", [-3600, -1.001, 1.001, 3600])
+def test_it_asks_again_where_the_process_was_frozen_or_its_clock_set(
+    world: World, clock: ServerClock, jump: float
+) -> None:
+    clock.now()
+    world.wall += jump  # while the monotonic clock stood still
+    world.server += max(jump, 0) * SECOND
+
+    assert clock.now() == truncated(world.server)
+    assert clock.now() == truncated(world.server)
+    assert world.asked == 2
+
+
+def test_a_little_drift_is_no_reason_to_ask(world: World, clock: ServerClock) -> None:
+    clock.now()
+    world.wall += 0.9
+
+    clock.now()
+
+    assert world.asked == 1
+
+
+def test_without_a_server_there_is_no_time_and_no_address_in_the_message(world: World, clock: ServerClock) -> None:
+    world.is_down = True
+
+    with pytest.raises(UnavailableError) as caught:
+        clock.now()
+
+    assert "S3cr3t" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+def test_a_server_that_went_away_leaves_its_time_behind(world: World, clock: ServerClock) -> None:  # F91
+    clock.now()
+    world.is_down = True
+    world.passes(RESAMPLE_AFTER_SEC + 1)
+
+    assert clock.now() == truncated(world.server)
+    assert world.asked == 2
+
+
+def test_a_server_that_went_away_is_asked_only_now_and_then(world: World, clock: ServerClock) -> None:
+    clock.now()
+    world.is_down = True
+    world.passes(RESAMPLE_AFTER_SEC + 1)
+    for _ in range(10):
+        clock.now()
+        world.passes(TRY_AGAIN_AFTER_SEC / 5)
+    assert world.asked == 1 + 2
+
+    world.is_down, world.server = False, world.server + 3 * SECOND
+    world.passes(TRY_AGAIN_AFTER_SEC)
+
+    assert clock.now() == truncated(world.server)
+
+
+def test_the_skew_is_known_before_anybody_asked_for_the_time(world: World, clock: ServerClock) -> None:
+    world.wall += 90
+
+    assert clock.skew() == 90 * SECOND
+
+
+@pytest.mark.parametrize(("microsecond", "kept"), [(0, 0), (999, 0), (1000, 1000), (123999, 123000), (999999, 999000)])
+def test_truncating_rounds_down(microsecond: int, kept: int) -> None:  # F31
+    assert truncated(T0.replace(microsecond=microsecond)) == T0.replace(microsecond=kept)
+
+
+def test_the_time_of_a_real_server(db: Database[Any]) -> None:
+    clock = ServerClock(db)
+    before = datetime.now(UTC) - timedelta(milliseconds=5)
+
+    told = clock.now()
+
+    assert before <= told <= datetime.now(UTC) + timedelta(milliseconds=5)
+    assert abs(clock.skew()) < SECOND
+    assert told <= clock.now()
+
+
+def test_a_real_server_is_asked_again_once_its_primary_is_another(db: Database[Any]) -> None:
+    seconds = [0.0]
+    clock = ServerClock(db, wall=lambda: T0.timestamp() + seconds[0], monotonic=lambda: 5000 + seconds[0])
+    first = clock.now()
+    seconds[0] = 30.0
+    assert clock.now() == first + 30 * SECOND
+
+    assert clock._sample is not None
+    clock._sample = replace(clock._sample, primary=("elsewhere", 1))
+
+    assert clock.now() < first + 20 * SECOND

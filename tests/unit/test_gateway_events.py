@@ -1,0 +1,242 @@
+"""API Gateway's events in our terms, and our answers in its."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from bson import Decimal128, ObjectId
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import T0
+from tests.unit.make import a_task
+from tidemill import InvalidRequestError, NewTask, UnknownTaskError
+from tidemill.control import Directory
+from tidemill.errors import Problem
+from tidemill.gateway import (
+    HttpError,
+    accepted,
+    caller,
+    headers,
+    is_api_event,
+    object_id,
+    refused,
+    requested_task,
+    told,
+    trace,
+)
+
+KEY = "idempotency-key"
+
+
+class Declared:
+    """Plays the directory: one type is open to HTTP, one is not, one queue is declared."""
+
+    def task_type(self, name: str, *, for_http: bool = False) -> dict[str, Any] | None:
+        assert for_http
+        return {"noop": {"http": True}, "inner": {"http": False}, "old": {}}.get(name)
+
+    def is_declared(self, queue: str) -> bool:
+        return queue in {"default", "eu"}
+
+
+def requested(body: object, **event: Any) -> NewTask:
+    directory = cast("Directory", Declared())
+    post = {"body": json.dumps(body), "requestContext": {"identity": {"apiKeyId": "me"}}} | event
+    return requested_task(post, directory, max_timeout=timedelta(seconds=50))
+
+
+def problems(body: dict[str, Any], **event: Any) -> list[str]:
+    with pytest.raises(InvalidRequestError) as caught:
+        requested({"name": "noop", "payload": {}} | body, **event)
+    return [one.field for one in caught.value.problems]
+
+
+REST = {"httpMethod": "POST", "path": "/tasks", "requestContext": {}}
+
+
+@pytest.mark.parametrize("more", [{}, {"headers": None, "multiValueHeaders": None}, {"headers": {}, "body": "x"}])
+def test_an_event_of_the_rest_api_is_told(more: dict[str, Any]) -> None:
+    assert is_api_event(REST | more)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        None, [], {}, "x", {"key1": "v"}, {"version": "2.0", "rawPath": "/tasks", "requestContext": {"http": {}}},
+        {"source": "aws.events", "detail-type": "Scheduled Event"}, REST | {"path": None}, REST | {"httpMethod": 1},
+        REST | {"requestContext": None}, REST | {"requestContext": "x"}, REST | {"headers": "x"},
+        REST | {"multiValueHeaders": [1]}, REST | {"requestContext": {"elb": {"targetGroupArn": "arn"}}},
+    ],
+)  # fmt: skip
+def test_any_other_event_is_told_from_it(event: object) -> None:  # F66
+    assert not is_api_event(event)
+
+
+@pytest.mark.parametrize(
+    ("event", "values"),
+    [
+        ({}, []),
+        ({"headers": None, "multiValueHeaders": None}, []),
+        ({"headers": {"IDEMPOTENCY-KEY": "k"}}, ["k"]),
+        ({"headers": {"Idempotency-Key": "k"}, "multiValueHeaders": None}, ["k"]),
+        ({"headers": {}, "multiValueHeaders": {"idempotency-KEY": ["k"]}}, ["k"]),
+        ({"headers": {"idempotency-key": "k"}, "multiValueHeaders": {"Idempotency-Key": ["k", "k"]}}, ["k"]),
+        ({"headers": {"idempotency-key": "k2"}, "multiValueHeaders": {"idempotency-key": ["k1", "k2"]}}, ["k1", "k2"]),
+        ({"headers": {"idempotency-key": None}, "multiValueHeaders": {"idempotency-key": None}}, []),
+        ({"multiValueHeaders": {"idempotency-key": [None]}}, []),
+        ({"headers": {"idempotency-key": ""}}, [""]),
+        ({"headers": {"x-idempotency-key": "k"}}, []),
+    ],
+)
+def test_a_header_is_found_in_any_case_and_place(event: dict[str, Any], values: list[str]) -> None:  # F64
+    assert headers(event, KEY) == values
+
+
+def test_a_task_is_requested_by_its_body_and_the_key_in_the_header() -> None:
+    wanted = requested({"name": "noop", "payload": {"a": 1}, "priority": -10}, headers={"Idempotency-Key": " k "})
+
+    assert (wanted.name, wanted.payload, wanted.priority) == ("noop", {"a": 1}, -10)
+    assert wanted.idempotency_key == "me:k"
+    assert requested({"name": "noop", "payload": {}}).idempotency_key is None
+
+
+@pytest.mark.parametrize(
+    "given_headers",
+    [
+        {"headers": {KEY: ""}},
+        {"headers": {KEY: " "}},
+        {"headers": {KEY: "x" * 201}},
+        {"multiValueHeaders": {KEY: ["k1", "k2"]}},
+        {"headers": {KEY: "k1"}, "multiValueHeaders": {KEY: ["k2"]}},
+    ],
+)
+def test_a_key_that_could_be_mistaken_is_refused(given_headers: dict[str, Any]) -> None:  # F64, F76
+    with pytest.raises(HttpError) as caught:
+        requested({"name": "noop", "payload": {}}, **given_headers)
+
+    assert (caught.value.status, caught.value.code) == (400, "invalid_key")
+
+
+def test_a_key_that_cannot_be_printed_is_refused() -> None:
+    assert problems({}, headers={KEY: "a\u200bb"}) == ["idempotency_key"]
+
+
+@pytest.mark.parametrize("key", ["k", "", None, {"$gt": ""}, 7])
+def test_a_key_in_the_body_is_refused_whatever_it_is(key: object) -> None:  # F71
+    assert problems({"idempotency_key": key}) == ["idempotency_key"]
+
+
+@pytest.mark.parametrize("name", ["missing", "inner", "old"])
+def test_only_what_is_open_to_http_may_be_named(name: str) -> None:
+    with pytest.raises(UnknownTaskError) as caught:
+        requested({"name": name, "payload": {}})
+
+    assert [one.field for one in caught.value.problems] == ["name"]
+
+
+def test_what_http_may_not_ask_for_is_told_at_once() -> None:
+    assert problems({"queue": "us", "priority": 11, "timeout_sec": 51}) == ["queue", "priority", "timeout_sec"]
+    assert problems({"priority": -11}) == ["priority"]
+    assert requested({"name": "noop", "payload": {}, "queue": "eu", "priority": 10, "timeout_sec": 50}).queue == "eu"
+
+
+@pytest.mark.parametrize("field", ["status", "attempts", "lease", "_id", "fields", "self", "trace"])
+def test_a_body_cannot_set_what_is_not_its_own(field: str) -> None:  # F46
+    assert problems({field: 1}) == [field]
+
+
+@pytest.mark.parametrize(
+    ("context", "source"),
+    [
+        ({"identity": {"apiKeyId": "me"}}, "me"),
+        ({"identity": {"apiKeyId": None}}, "anonymous"),
+        ({"identity": {"apiKeyId": ""}}, "anonymous"),
+        ({"identity": {}}, "anonymous"),
+        ({"identity": None}, "anonymous"),
+        ({}, "anonymous"),
+        (None, "anonymous"),
+    ],
+)
+def test_who_calls_is_the_api_key(context: object, source: str) -> None:
+    assert caller({"requestContext": context}) == source
+    assert trace({"requestContext": context})["source"] == source
+
+
+@pytest.mark.parametrize(
+    ("event", "kept"),
+    [
+        ({}, {}),
+        ({"requestContext": {"requestId": "r"}}, {"correlation_id": "r"}),
+        ({"headers": {"X-Request-Id": "q", "X-Correlation-ID": "c"}}, {"correlation_id": "c"}),
+        ({"headers": {"X-Request-Id": "q"}, "requestContext": {"requestId": "r"}}, {"correlation_id": "q"}),
+        ({"headers": {"X-Correlation-ID": ""}, "requestContext": {"requestId": "r"}}, {"correlation_id": "r"}),
+        ({"headers": {"traceparent": "00-a"}}, {"traceparent": "00-a"}),
+        (
+            {"headers": {"x-correlation-id": "a\r\nb\x1b[31m\ud83c" + "x" * 999}},
+            {"correlation_id": "ab[31m" + "x" * 190},
+        ),
+    ],
+)
+def test_what_is_kept_of_a_call_is_short_and_printable(event: dict[str, Any], kept: dict[str, str]) -> None:
+    assert trace(event) == {"source": "anonymous"} | kept
+
+
+@pytest.mark.parametrize("text", ["0" * 24, "F" * 24])
+def test_an_id_is_24_digits(text: str) -> None:
+    assert object_id(text) == ObjectId(text)
+
+
+@pytest.mark.parametrize("text", ["", "..", "a%2Fb", "x" * 12, "0" * 23, "0" * 25, "0" * 24 + "\n", "\u0663" * 24, "é"])
+def test_no_task_has_any_other_id(text: str) -> None:  # F65
+    with pytest.raises(HttpError) as caught:
+        object_id(text)
+    assert caught.value.status == 404
+
+
+def test_a_task_is_told_without_its_payload_and_with_offsets() -> None:  # F29
+    error = {"message": "ValueError: no", "code": "ValueError", "at": T0}
+    task = a_task(T0, payload={"card": "4111"}, error=error, finished_at=T0, result={"big": 2**60, "v": 1.0})
+
+    body = json.loads(told(task).body)
+
+    assert "4111" not in told(task).body
+    assert body["created_at"] == body["finished_at"] == f"{T0:%Y-%m-%dT%H:%M:%S}.000Z"
+    assert (body["id"], body["status"], body["next_retry_at"]) == (str(task.id), "pending", None)
+    assert body["error"] == {"code": "ValueError", "message": "ValueError: no"}
+    assert '"big": 1152921504606846976, "v": 1.0' in told(task).body  # F44
+
+
+@pytest.mark.parametrize("result", [float("nan"), Decimal128("NaN"), ObjectId(), b"\xff", [float("inf")]])
+def test_a_result_of_any_kind_is_told_in_strict_json(result: object) -> None:  # F42
+    def no_constant(name: str) -> None:
+        raise AssertionError(name)
+
+    json.loads(told(a_task(result=result)).body, parse_constant=no_constant)
+
+
+def test_an_enqueue_is_answered_with_where_the_task_is() -> None:
+    event = {"path": "/tasks", "requestContext": {"path": "/v1/tasks/"}}
+
+    new, held = (accepted(7, is_new=is_new, event=event) for is_new in (True, False))
+
+    assert (new.status, json.loads(new.body)) == (202, {"id": "7", "status": "pending"})
+    assert (held.status, json.loads(held.body)) == (200, {"id": "7"})
+    assert new.headers["Location"] == held.headers["Location"] == "/v1/tasks/7"
+    assert accepted(7, is_new=True, event={"path": "/tasks", "requestContext": {}}).headers["Location"] == "/tasks/7"
+
+
+@given(st.sampled_from([400, 404, 409, 413, 422, 500, 503]), st.text(st.characters(), max_size=20))
+def test_every_error_has_one_shape(status: int, text: str) -> None:
+    answer = refused(HttpError(status, "code", text, [Problem(text, "wrong")]))
+
+    assert json.loads(answer.body) == {
+        "error": {"code": "code", "message": text, "details": [{"field": text, "message": "wrong"}]}
+    }
+    assert answer.body.isascii()
+    assert answer.headers["Content-Type"] == "application/json"
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers.get("Retry-After") == ("5" if status == 503 else None)

@@ -1,0 +1,245 @@
+"""Task functions by name, and how they are called."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from tests.unit.make import a_context
+from tidemill import Fail, RetryPolicy, TaskContext
+from tidemill.classify import classify
+from tidemill.errors import RegistrationError
+from tidemill.registry import Registry, TaskType
+
+CTX = a_context()
+
+
+class Mail(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    to: str
+    copies: int = 1
+
+
+def registered(function: Callable[..., Any], name: str = "noop", **options: Any) -> TaskType:
+    registry = Registry()
+    registry.task(name, **options)(function)
+    found = registry.get(name)
+    assert found is not None
+    return found
+
+
+def refused(function: Any, name: Any = "noop", **options: Any) -> str:
+    registry = Registry()
+    with pytest.raises(RegistrationError) as caught:
+        registry.task(name, **options)(function)
+    assert len(registry) == 0
+    return str(caught.value)
+
+
+def noop(_: dict[str, Any]) -> None:
+    """Does nothing."""
+
+
+def test_a_function_stays_as_it_is_and_is_found_by_its_name() -> None:
+    registry = Registry()
+
+    assert registry.task("noop", timeout=1.5, retry=RetryPolicy(max_retries=0), http=True)(noop) is noop
+
+    [found] = registry
+    assert found is registry.get("noop")
+    assert found == TaskType(
+        name="noop",
+        function=noop,
+        timeout=timedelta(seconds=1.5),
+        retry=RetryPolicy(max_retries=0),
+        http=True,
+        takes_context=False,
+    )
+    assert registry.get("os.system") is None  # F23
+
+
+@pytest.mark.parametrize(
+    ("function", "result"),
+    [
+        (lambda payload: payload, {"a": 1}),
+        (lambda payload, ctx: (payload, ctx), ({"a": 1}, CTX)),
+        (lambda payload, ctx=None: (payload, ctx), ({"a": 1}, CTX)),
+        (lambda payload, /, ctx: (payload, ctx), ({"a": 1}, CTX)),
+        (lambda payload, ctx, other=1: (payload, ctx, other), ({"a": 1}, CTX, 1)),
+        (lambda payload, *, option=2: (payload, option), ({"a": 1}, 2)),
+        (lambda payload, **rest: (payload, rest), ({"a": 1}, {})),
+    ],
+)
+def test_a_function_gets_the_payload_and_where_it_takes_one_the_context(
+    function: Callable[..., Any], result: object
+) -> None:
+    assert registered(function).call({"a": 1}, CTX) == result
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: None,
+        lambda *args: args,
+        lambda **rest: rest,
+        lambda payload, ctx, more: None,  # noqa: ARG005 - what it takes is the point
+        lambda payload, *, site: None,  # noqa: ARG005
+        5,
+        "os.system",
+        None,
+    ],
+)
+def test_a_function_that_cannot_be_called_so_is_refused(function: object) -> None:  # F22
+    assert "must be callable as function(payload) or function(payload, ctx)" in refused(function)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "1a", "Tâche😀", "x" * 101, "a\n", None, 5, noop, True, ["a"]])
+def test_a_name_that_no_task_could_have_is_refused(name: object) -> None:  # F23
+    assert "is no name for a task" in refused(noop, name)
+
+
+def test_a_decorator_without_its_name_is_refused_where_it_stands() -> None:
+    with pytest.raises(RegistrationError, match="is no name for a task"):
+        Registry().task(noop)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "timeout", [0, -1, 0.05, 881, 10**9, 10**400, math.nan, math.inf, True, "30", timedelta(seconds=30)]
+)
+def test_a_timeout_that_no_executor_could_keep_is_refused(timeout: object) -> None:  # F04, F47
+    assert refused(noop, timeout=timeout) == "the timeout of 'noop' must be 0.1 to 880 seconds"
+
+
+@pytest.mark.parametrize("retry", [3, "conservative", {"max_retries": 3}])
+def test_a_retry_that_is_no_policy_is_refused(retry: object) -> None:
+    assert refused(noop, retry=retry) == "the retry of 'noop' must be a RetryPolicy"
+
+
+async def coroutine(_: dict[str, Any]) -> None:
+    """Runs on no slot yet."""
+
+
+async def async_generator(_: dict[str, Any]) -> AsyncIterator[int]:
+    yield 1
+
+
+def generator(_: dict[str, Any]) -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [coroutine, async_generator, generator, functools.partial(coroutine)])
+def test_a_function_whose_call_would_run_nothing_is_refused(function: object) -> None:
+    assert "use a plain def" in refused(function)
+
+
+def test_a_name_is_given_once() -> None:  # F54
+    def other(_: dict[str, Any]) -> None: ...
+
+    registry = Registry()
+    registry.task("noop")(noop)
+
+    with pytest.raises(RegistrationError, match=r"two functions are registered as 'noop': .*\.noop .* and .*\.other "):
+        registry.task("noop")(other)
+    assert registry.get("noop") is not None
+    assert registry.get("noop").function is noop  # type: ignore[union-attr]
+
+
+def test_a_name_is_given_once_also_to_functions_that_are_called_alike() -> None:
+    registry = Registry()
+
+    def run(_: dict[str, Any]) -> int:
+        return 1
+
+    registry.task("noop")(run)
+
+    def run(_: dict[str, Any]) -> int:  # type: ignore[no-redef]
+        return 2
+
+    with pytest.raises(RegistrationError, match="two functions are registered as 'noop'"):
+        registry.task("noop")(run)
+
+
+def test_a_module_that_is_loaded_again_registers_its_functions_again() -> None:
+    registry = Registry()
+    source = "@task('noop')\ndef run(payload): ...\n"
+
+    for _ in range(2):
+        exec(source, {"task": registry.task, "__name__": "mine"})  # the same lines, a new function
+
+    assert len(registry) == 1
+
+
+@pytest.mark.parametrize("function", [functools.partial(noop), type("Callable", (), {"__call__": lambda _, p: p})()])
+def test_what_is_callable_but_no_function_is_registered_or_refused_in_words(function: Callable[..., Any]) -> None:
+    registry = Registry()
+    try:
+        registry.task("noop")(function)
+    except RegistrationError as error:
+        assert "cannot be resolved" in str(error)  # noqa: PT017 - either is fine
+
+
+def test_a_payload_with_a_model_is_validated_first() -> None:
+    def send(payload: Mail) -> Mail:
+        return payload
+
+    task_type = registered(send)
+
+    assert task_type.payload_model is Mail
+    assert task_type.call({"to": "ann", "copies": 2}, CTX) == Mail(to="ann", copies=2)
+
+
+@pytest.mark.parametrize("payload", [{}, {"to": 1}, {"to": "ann", "copies": "S3cr3t"}, {"to": "ann", "S3": "S3cr3t"}])
+def test_a_payload_that_does_not_fit_is_not_retried_and_not_shown(payload: dict[str, Any]) -> None:  # F22, F81
+    def send(payload: Mail, ctx: TaskContext) -> None:
+        raise AssertionError((payload, ctx))
+
+    with pytest.raises(Fail, match="the payload does not fit Mail: ") as caught:
+        registered(send).call(payload, CTX)
+
+    failure = classify(caught.value)
+    assert (failure.retryable, failure.code) == (False, "ValidationError")
+    assert "S3cr3t" not in failure.message
+    assert len(failure.message) < 2000
+
+
+def test_a_type_error_inside_the_function_is_retried() -> None:  # F22
+    def send(payload: dict[str, Any]) -> None:
+        payload["a"]()
+
+    with pytest.raises(TypeError) as caught:
+        registered(send).call({"a": 1}, CTX)
+
+    assert classify(caught.value).retryable
+
+
+@pytest.mark.parametrize("annotation", ["Missing", "math.Missing", "not python", "1 / 0"])
+def test_an_annotation_that_cannot_be_resolved_is_refused(annotation: str) -> None:
+    def send(payload: Any) -> Any:
+        return payload
+
+    send.__annotations__["payload"] = annotation
+
+    assert "an annotation of" in refused(send)
+
+
+@pytest.mark.parametrize("annotation", [dict, Any, "dict[str, Any] | Mail", "list[Mail]"])
+def test_any_other_annotation_leaves_the_payload_as_it_is(annotation: object) -> None:
+    def send(payload: Any) -> Any:
+        return payload
+
+    send.__annotations__["payload"] = annotation
+
+    assert registered(send).payload_model is None
+
+
+def test_the_time_that_remains_is_never_below_zero() -> None:
+    assert a_context(deadline=0.0).remaining() == timedelta(0)
+    assert a_context().remaining() > timedelta(days=1)
+    assert not CTX.cancelled()

@@ -1,0 +1,119 @@
+"""Where the next scan starts: behind what was taken, and over nothing else."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import T0
+from tidemill.store.scans import ORDER, Key, Scan, advanced, due_filter
+
+SCAN = Scan(queue="eu", lane="retry")
+Entry = tuple[int | float, datetime, int]
+ENTRIES = st.tuples(
+    st.integers(-2, 2) | st.sampled_from([-1.5, 0.0, 1.0, 2.5, float("inf")]),
+    st.integers(-3, 3).map(lambda minutes: T0 + timedelta(minutes=minutes)),
+    st.integers(0, 5),
+)
+
+
+def rank(entry: Entry) -> tuple[float, datetime, int]:
+    """The place of an entry in the order of claims, which is ORDER."""
+    priority, due_at, number = entry
+    return -priority, due_at, number
+
+
+def document(entry: Entry) -> dict[str, Any]:
+    priority, due_at, number = entry
+    return {"priority": priority, "due_at": due_at, "_id": number}
+
+
+def matches(where: dict[str, Any], found: dict[str, Any]) -> bool:
+    """What MongoDB's matcher does, for the operators a scan may use."""
+    tests = {"$gt": lambda a, b: a > b, "$lt": lambda a, b: a < b, "$lte": lambda a, b: a <= b}
+    if "$or" in where:
+        assert len(where) == 1, "what stands beside an $or at the root keeps the server from merging scans"
+        return any(matches(part, found) for part in where["$or"])
+    return all(
+        all(tests[name](found[field], bound) for name, bound in wanted.items())
+        if isinstance(wanted, dict)
+        else found[field] == wanted
+        for field, wanted in where.items()
+    )
+
+
+def selected(scan: Scan, entries: list[Entry], *, now: datetime = T0) -> list[Entry]:
+    where = due_filter(scan, now=now)
+    rest = {"status": "pending", "queue": "eu", "lane": "retry"}
+    return [one for one in entries if matches(where, rest | document(one))]
+
+
+def test_the_order_of_claims_is_priority_then_due_time_then_id() -> None:
+    assert list(ORDER.items()) == [("priority", -1), ("due_at", 1), ("_id", 1)]
+
+
+@given(st.lists(ENTRIES))
+def test_a_full_look_sees_all_that_is_due(entries: list[Entry]) -> None:
+    assert selected(SCAN, entries) == [one for one in entries if one[1] <= T0]
+
+
+@given(st.lists(ENTRIES, unique_by=rank), st.integers(0, 20))
+def test_a_scan_sees_exactly_what_is_due_and_lies_behind_what_was_taken(entries: list[Entry], count: int) -> None:
+    due = sorted((one for one in entries if one[1] <= T0), key=rank)
+    taken, left = due[:count], due[count:]
+
+    scan = advanced(SCAN, [document(one) for one in taken])
+
+    assert sorted(selected(scan, due), key=rank) == left
+
+
+@given(st.lists(ENTRIES, unique_by=rank), st.integers(1, 4))
+def test_scans_one_after_the_other_take_everything_once_in_order(entries: list[Entry], limit: int) -> None:
+    scan, taken = SCAN, list[Entry]()
+
+    while found := sorted(selected(scan, entries), key=rank)[:limit]:
+        taken += found
+        scan = advanced(scan, [document(one) for one in found])
+
+    assert taken == sorted((one for one in entries if one[1] <= T0), key=rank)
+
+
+@given(st.lists(ENTRIES, min_size=1), ENTRIES)
+def test_a_key_is_passed_whether_its_task_is_still_there_or_not(entries: list[Entry], key: Entry) -> None:
+    scan = advanced(SCAN, [document(key)])
+
+    assert all(rank(one) > rank(key) for one in selected(scan, entries))
+
+
+def test_every_alternative_has_the_whole_prefix_of_the_index() -> None:
+    scan = Scan(queue="eu", lane="retry", after=Key(priority=1, due_at=T0, id=7))
+
+    for part in due_filter(scan, now=T0)["$or"]:
+        assert part.items() >= {"status": "pending", "queue": "eu", "lane": "retry"}.items()
+        assert set(part) - {"_id"} == {"status", "queue", "lane", "priority", "due_at"}
+
+
+def test_from_the_head_is_a_full_look_that_keeps_its_width() -> None:
+    scan = Scan(queue="eu", lane="fresh", after=Key(priority=1, due_at=T0, id=7), width=4, narrow=2)
+
+    assert scan.from_head() == Scan(queue="eu", lane="fresh", width=4, narrow=2)
+
+
+def test_nothing_taken_moves_nothing() -> None:
+    scan = Scan(queue="eu", lane="fresh", after=Key(priority=1, due_at=T0, id=7))
+
+    assert advanced(scan, []) == scan
+
+
+@pytest.mark.parametrize("priority", [None, "high", True, [1]])
+def test_a_priority_that_is_no_number_is_no_place_to_start_from(priority: object) -> None:  # F25
+    odd = {"priority": priority, "due_at": T0, "_id": 1}
+    plain = document((3, T0, 7))
+
+    assert advanced(SCAN, [odd]) == SCAN
+    assert advanced(SCAN, [plain, odd]).after == Key(priority=3, due_at=T0, id=7)
+    assert advanced(SCAN, [{"due_at": T0, "_id": 1}]) == SCAN

@@ -1,0 +1,161 @@
+"""What a deployment chooses, and how it is told that it cannot."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill import SettingsError
+from tidemill.settings import Settings, from_environment
+
+URI = "mongodb://user:S3cr3t%40x@127.0.0.1:1/db"
+ARN = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:S3cr3t"
+WHOLE = "must be a whole number from 1 to 1000"
+
+
+def refused(**env: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        from_environment(env)
+    return str(caught.value)
+
+
+def test_nothing_has_to_be_set() -> None:
+    assert from_environment({}) == Settings()
+    assert from_environment({"PATH": "/bin", "HOME": "/"}) == Settings()
+
+
+def test_every_variable_is_taken() -> None:
+    env = {
+        "MONGODB_URI": URI,
+        "MONGODB_SECRET_ARN": ARN,
+        "MONGODB_DATABASE": "app",
+        "TASK_TIMEOUT_SEC": "1.5",
+        "MAX_TASK_TIMEOUT_SEC": "100",
+        "CONCURRENCY": "1",
+        "BATCH_SIZE": "1000",
+        "RETRY_SHARE": "0",
+        "DEFAULT_TASK": "noop",
+        "RETENTION_DAYS": "0.5",
+        "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
+    }
+
+    assert from_environment(env) == Settings(
+        mongodb_uri=URI,
+        secret_arn=ARN,
+        database="app",
+        task_timeout=timedelta(seconds=1.5),
+        max_task_timeout=timedelta(seconds=100),
+        concurrency=1,
+        batch_size=1000,
+        retry_share=0.0,
+        adopt_as="noop",
+        retention=timedelta(hours=12),
+        release="$LATEST",
+    )
+
+
+@pytest.mark.parametrize("empty", ["", " ", "\t\n"])
+def test_an_empty_variable_is_as_good_as_none(empty: str) -> None:  # F47
+    assert from_environment(dict.fromkeys(["MONGODB_URI", "CONCURRENCY", "RETRY_SHARE", "DEFAULT_TASK"], empty)) == (
+        Settings()
+    )
+
+
+def test_white_space_around_a_value_is_not_part_of_it() -> None:  # F47
+    assert from_environment({"CONCURRENCY": " 5 ", "MONGODB_URI": f"{URI}\n"}) == Settings(
+        concurrency=5, mongodb_uri=URI
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["abc", "0", "1001", "-5", "--5", "+5", "5.0", "1e2", "1_0", "\u0663", "²", "-", "0x5", "5 5", "5" * 5000]
+)
+def test_a_whole_number_is_plain_digits_in_range(text: str) -> None:  # F47
+    assert refused(CONCURRENCY=text) == f"CONCURRENCY {WHOLE}"
+    assert refused(BATCH_SIZE=text) == f"BATCH_SIZE {WHOLE}"
+
+
+@pytest.mark.parametrize(
+    "text", ["abc", "nan", "inf", "-inf", "-0.1", "1.1", "\u0660.\u0665", "1_0e-2", "0x1p-1", "0,5", ".", "1" * 5000]
+)
+def test_a_number_is_plain_digits_in_range_too(text: str) -> None:
+    assert refused(RETRY_SHARE=text) == "RETRY_SHARE must be a number from 0 to 1"
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "891", "1e9", "nan"])
+def test_a_timeout_is_of_this_world(text: str) -> None:
+    assert refused(TASK_TIMEOUT_SEC=text) == "TASK_TIMEOUT_SEC must be a number from 1 to 890"
+    assert refused(MAX_TASK_TIMEOUT_SEC=text) == "MAX_TASK_TIMEOUT_SEC must be a number from 1 to 890"
+
+
+@pytest.mark.parametrize("text", ["0", "3651", "inf"])
+def test_retention_is_of_this_world(text: str) -> None:
+    assert refused(RETENTION_DAYS=text) == "RETENTION_DAYS must be a number from 0.001 to 3650"
+
+
+def test_the_usual_timeout_is_not_above_the_longest() -> None:
+    assert refused(TASK_TIMEOUT_SEC="60") == "TASK_TIMEOUT_SEC must not be above MAX_TASK_TIMEOUT_SEC"
+    assert from_environment({"TASK_TIMEOUT_SEC": "50"}).task_timeout == timedelta(seconds=50)
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "a.b", "a/b", "a$b", 'a"', "a\x00b", "\udcff", "x" * 64, "é" * 32, "a*", "a<b", "a|b", "a?"]
+)
+def test_the_name_of_a_database_is_one_mongodb_takes(name: str) -> None:
+    assert refused(MONGODB_DATABASE=name) == "MONGODB_DATABASE must be the name of a MongoDB database"
+
+
+@pytest.mark.parametrize("name", ["tidemill", "App_1-x", "é" * 31, "x" * 63])
+def test_any_other_name_is_taken(name: str) -> None:
+    assert from_environment({"MONGODB_DATABASE": name}).database == name
+
+
+@pytest.mark.parametrize("name", ["../x", "a b", "1a", "Tâche", "x" * 101])
+def test_strays_are_run_by_a_function_that_can_exist(name: str) -> None:  # F23
+    assert refused(DEFAULT_TASK=name) == "DEFAULT_TASK must be the name of a task function"
+
+
+def test_everything_wrong_is_told_at_once() -> None:
+    message = refused(CONCURRENCY="abc", RETRY_SHARE="2", TASK_TIMEOUT_SEC="0", BATCH_SIZE="5")
+
+    assert [part.split()[0] for part in message.split("; ")] == ["TASK_TIMEOUT_SEC", "CONCURRENCY", "RETRY_SHARE"]
+
+
+def test_what_opens_the_database_is_never_shown() -> None:  # F80
+    settings = from_environment({"MONGODB_URI": URI, "MONGODB_SECRET_ARN": ARN})
+
+    assert settings.mongodb_uri == URI
+    assert "S3cr3t" not in f"{settings!r} {settings}"
+
+
+NAMES = ["MONGODB_DATABASE", "TASK_TIMEOUT_SEC", "MAX_TASK_TIMEOUT_SEC", "CONCURRENCY", "BATCH_SIZE", "RETRY_SHARE",
+         "DEFAULT_TASK", "RETENTION_DAYS"]  # fmt: skip
+
+
+def message_of(env: dict[str, str]) -> str:
+    try:
+        from_environment(env)
+    except SettingsError as error:
+        return str(error)
+    return ""
+
+
+SECRETS = st.text(st.characters(), max_size=10).map(lambda text: f"<{text}S3cr3t")
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), SECRETS, min_size=1))
+def test_a_message_names_the_variables_and_shows_no_value(env: dict[str, str]) -> None:  # F80
+    message = message_of(env | {"MONGODB_URI": URI})
+
+    assert "S3cr3t" not in message
+    assert {part.split()[0] for part in message.split("; ")} == set(env)
+
+
+@given(st.sampled_from(NAMES), st.text(st.characters(), max_size=8) | st.text("0123456789.eE+-_ ", max_size=5))
+def test_no_text_at_all_breaks_the_reading(name: str, text: str) -> None:
+    message = message_of({name: text})
+
+    assert not message or message.startswith((name, "TASK_TIMEOUT_SEC"))

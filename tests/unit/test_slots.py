@@ -1,0 +1,232 @@
+"""Slots: running functions on threads, whatever they do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import decimal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.conftest import T0
+from tests.unit.make import a_claimed_task, eventually
+from tidemill import TaskContext
+from tidemill.registry import TaskType
+from tidemill.slots import Ended, Slots
+
+LONG = timedelta(minutes=1)
+SEEN: contextvars.ContextVar[str] = contextvars.ContextVar("SEEN", default="nothing")
+
+
+@pytest.fixture
+def slots() -> Iterator[Slots]:
+    made = Slots(2)
+    yield made
+    made.close()
+
+
+def start(slots: Slots, function: Callable[..., Any], payload: dict[str, Any] | None = None, **fields: Any) -> None:
+    task_type = TaskType(name="noop", function=function)
+    task = a_claimed_task(payload=payload or {}, **fields)
+    slots.start(task, task_type, timeout=LONG, is_last_attempt=False, now=T0)
+
+
+def one(slots: Slots) -> Ended:
+    """The next function that ends."""
+    [ended] = slots.ended(wait=5)
+    return ended
+
+
+def run(slots: Slots, function: Callable[..., Any], **fields: Any) -> Ended:
+    start(slots, function, **fields)
+    return one(slots)
+
+
+def test_a_function_runs_on_a_thread_of_its_own_and_its_result_comes_back(slots: Slots) -> None:
+    ended = run(slots, lambda payload, _: (payload["a"], threading.current_thread().name), payload={"a": 1})
+
+    assert ended.result == (1, "tidemill-slot")
+    assert ended.error is None
+    assert ended.running.started_at == T0
+    assert timedelta(0) <= ended.duration < timedelta(seconds=5)
+
+
+def test_a_function_is_told_of_its_task(slots: Slots) -> None:
+    task = a_claimed_task(attempts=3)
+    kept: list[TaskContext] = []
+    task_type = TaskType(name="noop", function=lambda _, ctx: kept.append(ctx))
+
+    slots.start(task, task_type, timeout=LONG, is_last_attempt=True, now=T0)
+
+    ctx = one(slots).running.ctx
+    assert kept == [ctx]
+    assert (ctx.task_id, ctx.attempt, ctx.is_last_attempt) == (task.id, 3, True)
+    assert timedelta(0) < ctx.remaining() <= LONG
+
+
+class CustomBaseError(BaseException):
+    pass
+
+
+class HostileError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("hostile")
+
+    __repr__ = __str__
+
+
+def recursing() -> None:
+    recursing()
+
+
+def leaving(error: BaseException) -> Callable[..., Any]:
+    def function(*_: object) -> Any:
+        raise error
+
+    return function
+
+
+ENDS: dict[str, Callable[..., Any]] = {  # F48
+    "exit": lambda *_: sys.exit(),
+    "exit 0": lambda *_: sys.exit(0),
+    "exit msg": lambda *_: sys.exit("msg"),
+    "SystemExit": leaving(SystemExit()),
+    "KeyboardInterrupt": leaving(KeyboardInterrupt()),
+    "CancelledError": leaving(asyncio.CancelledError()),
+    "GeneratorExit": leaving(GeneratorExit()),
+    "MemoryError": leaving(MemoryError()),
+    "StopIteration": leaving(StopIteration()),
+    "custom": leaving(CustomBaseError()),
+    "recursion": lambda *_: recursing(),
+    "hostile": leaving(HostileError()),
+    "no argument": lambda: None,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_whatever_a_function_raises_is_kept_and_the_next_three_run(slots: Slots, end: str) -> None:
+    ended = run(slots, ENDS[end])
+
+    assert isinstance(ended.error, BaseException)
+    assert ended.result is None
+    assert [run(slots, lambda *_: "good").result for _ in range(3)] == ["good"] * 3
+    assert slots.free == 2
+
+
+def test_an_event_loop_of_a_functions_own_works_off_the_main_thread(slots: Slots) -> None:
+    ended = run(slots, lambda *_: asyncio.run(asyncio.sleep(0, "done")))
+
+    assert ended.result == "done"
+
+
+def test_as_many_run_at_a_time_as_there_are_slots(slots: Slots) -> None:
+    gate = threading.Barrier(3)
+    start(slots, lambda *_: gate.wait(5))
+    start(slots, lambda *_: gate.wait(5))
+
+    assert (slots.size, slots.free, len(slots.running)) == (2, 0, 2)
+    gate.wait(5)  # both are there, together
+    ended = [*slots.ended(wait=5)]
+    while len(ended) < 2:
+        ended += slots.ended(wait=5)
+    assert (slots.free, slots.running) == (2, [])
+
+
+def test_all_that_ended_is_returned_at_once(slots: Slots) -> None:
+    done = threading.Barrier(3)
+    for _ in range(2):
+        start(slots, lambda *_: done.wait(5))
+    done.wait(5)
+
+    assert eventually(lambda: slots._outbox.qsize() == 2)
+    assert len(slots.ended(wait=0)) == 2
+
+
+def test_nothing_that_ended_is_waited_for_only_so_long(slots: Slots) -> None:
+    assert slots.ended(wait=0) == []
+    started = time.monotonic()
+    assert slots.ended(wait=0.05) == []
+    assert 0.04 < time.monotonic() - started < 2
+
+
+def test_threads_are_used_again(slots: Slots) -> None:
+    first, second = (run(slots, lambda *_: threading.get_ident()).result for _ in range(2))
+
+    assert first == second
+
+
+def test_what_one_task_sets_in_its_context_the_next_does_not_see(slots: Slots) -> None:  # F53
+    def spoils(*_: object) -> None:
+        decimal.getcontext().prec = 1
+        SEEN.set("spoilt")
+
+    def looks(*_: object) -> tuple[str, str]:
+        return str(decimal.Decimal(1) / 3), SEEN.get()
+
+    SEEN.set("of the main thread")
+    run(slots, spoils)
+
+    assert run(slots, looks).result == ("0." + "3" * 28, "nothing")
+    assert SEEN.get() == "of the main thread"
+
+
+def test_a_slot_goes_on_while_a_thread_of_a_function_does(slots: Slots) -> None:  # F52
+    gate, late = threading.Event(), list[str]()
+
+    def leaves_a_thread(*_: object) -> str:
+        def outlives() -> None:
+            gate.wait(5)
+            late.append("wrote")
+
+        threading.Thread(target=outlives, daemon=True).start()
+        return "returned"
+
+    assert run(slots, leaves_a_thread).result == "returned"
+    assert run(slots, lambda *_: "next").result == "next"
+    assert slots.leftovers() == 0
+    gate.set()
+    assert eventually(lambda: late == ["wrote"])
+
+
+def test_cancellation_is_told_to_the_one_that_was_asked(slots: Slots) -> None:
+    asked = threading.Event()
+
+    def waits(_: object, ctx: TaskContext) -> bool:
+        asked.wait(5)
+        return ctx.cancelled()
+
+    start(slots, waits)
+    [first] = slots.running
+    start(slots, waits)
+    first.cancel.set()
+    asked.set()
+
+    ended = [*slots.ended(wait=5)]
+    while len(ended) < 2:
+        ended += slots.ended(wait=5)
+    assert {one.running is first: one.result for one in ended} == {True: True, False: False}
+
+
+def test_closing_lets_every_thread_end_once_its_function_has(slots: Slots) -> None:
+    gate = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def waits(*_: object) -> None:
+        threads.append(threading.current_thread())
+        gate.wait(5)
+
+    run(slots, lambda *_: threads.append(threading.current_thread()))
+    start(slots, waits)
+    start(slots, waits)
+    assert eventually(lambda: len(threads) == 3)
+
+    slots.close()
+    gate.set()
+
+    assert eventually(lambda: not any(thread.is_alive() for thread in threads))

@@ -1,0 +1,231 @@
+"""Functions that run past their deadline: abandoned, interrupted, and never heard of again."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.conftest import T0
+from tests.unit.make import a_claimed_task, eventually
+from tidemill import TaskTimeoutError
+from tidemill.registry import TaskType
+from tidemill.slots import Running, Slots
+
+SECOND = timedelta(seconds=1)
+
+
+class Time:
+    """A monotonic clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def slots(clock: Time) -> Iterator[Slots]:
+    made = Slots(2, monotonic=clock)
+    yield made
+    made.close()
+
+
+class Stuck:
+    """A function that runs until it is let go, and swallows *swallows* interruptions."""
+
+    def __init__(self, *, swallows: int = 0) -> None:
+        self.started, self.go, self.gone = threading.Event(), threading.Event(), threading.Event()
+        self.swallows = swallows
+        self.caught: list[BaseException] = []
+
+    def __call__(self, *_: object) -> str:
+        try:
+            while True:
+                try:
+                    self.started.set()
+                    while not self.go.is_set():
+                        time.sleep(0.001)
+                except TaskTimeoutError as error:
+                    self.caught.append(error)
+                    if len(self.caught) > self.swallows:
+                        raise
+                else:
+                    return "late"
+        finally:
+            self.gone.set()
+
+
+def start(slots: Slots, function: Callable[..., Any], *, timeout: timedelta = SECOND) -> Running:
+    task_type = TaskType(name="noop", function=function)
+    slots.start(a_claimed_task(), task_type, timeout=timeout, is_last_attempt=False, now=T0)
+    if isinstance(function, Stuck):
+        assert function.started.wait(5)
+    return slots.running[-1]
+
+
+def test_what_has_time_left_is_left_alone(slots: Slots, clock: Time) -> None:
+    stuck = Stuck()
+    start(slots, stuck)
+    clock.now += 0.999
+
+    assert slots.overdue() == []
+    stuck.go.set()
+    [ended] = slots.ended(wait=5)
+    assert ended.result == "late"
+    assert ended.duration == timedelta(seconds=0.999)
+
+
+def test_what_has_none_is_given_up_and_interrupted(slots: Slots, clock: Time) -> None:
+    stuck = Stuck()
+    running = start(slots, stuck)
+    clock.now += 1
+
+    assert slots.overdue() == [running]
+
+    assert slots.free == 2
+    assert stuck.gone.wait(5)
+    assert [type(error) for error in stuck.caught] == [TaskTimeoutError]
+    assert eventually(lambda: slots.leftovers() == 0)
+    assert slots.ended(wait=0) == []
+    assert slots.overdue() == []
+
+
+def test_a_late_result_is_thrown_away(slots: Slots, clock: Time) -> None:  # F52
+    stuck = Stuck(swallows=1)
+    start(slots, stuck)
+    clock.now += 1
+    slots.overdue()
+    assert eventually(lambda: bool(stuck.caught))
+
+    assert slots.leftovers() == 1
+    stuck.go.set()
+
+    assert stuck.gone.wait(5)
+    assert eventually(lambda: slots.leftovers() == 0)
+    assert slots.ended(wait=0.01) == []
+
+
+def test_others_run_on_while_one_will_not_stop(slots: Slots, clock: Time) -> None:
+    stuck = Stuck(swallows=1)
+    start(slots, stuck)
+    clock.now += 1
+    slots.overdue()
+
+    for _ in range(3):
+        start(slots, lambda *_: "good")
+        assert [one.result for one in slots.ended(wait=5)] == ["good"]
+
+    assert slots.leftovers() == 1
+    stuck.go.set()
+
+
+def test_the_slots_of_what_will_not_stop_are_replaced(slots: Slots, clock: Time) -> None:
+    stuck = [Stuck(swallows=1) for _ in range(6)]
+    for pair in (stuck[0:2], stuck[2:4], stuck[4:6]):
+        for one in pair:
+            start(slots, one)
+        assert slots.free == 0
+        clock.now += 1
+        assert len(slots.overdue()) == 2
+
+    assert (slots.free, slots.leftovers()) == (2, 6)
+    for one in stuck:
+        one.go.set()
+    assert eventually(lambda: slots.leftovers() == 0)
+
+
+def test_only_what_is_overdue_is_interrupted(slots: Slots, clock: Time) -> None:
+    late, early = Stuck(), Stuck()
+    given_up = start(slots, late)
+    kept = start(slots, early, timeout=3 * SECOND)
+    clock.now += 2
+
+    assert slots.overdue() == [given_up]
+
+    assert late.gone.wait(5)
+    assert slots.running == [kept]
+    early.go.set()
+    assert [one.running for one in slots.ended(wait=5)] == [kept]
+    assert early.caught == []
+
+
+def test_a_result_that_is_on_its_way_when_time_runs_out_is_taken(slots: Slots, clock: Time) -> None:
+    running = start(slots, lambda *_: "just in time")
+    assert eventually(lambda: slots._outbox.qsize() == 1)
+    clock.now += 1
+
+    assert slots.overdue() == []
+    assert slots.running == [running]
+    [ended] = slots.ended(wait=0)
+    assert (ended.result, ended.error) == ("just in time", None)
+
+
+def test_a_function_that_cleans_up_for_long_is_a_leftover_meanwhile(slots: Slots, clock: Time) -> None:
+    hold, cleaning = threading.Event(), threading.Event()
+    stuck = Stuck()
+
+    def cleans_up(*_: object) -> None:
+        try:
+            stuck()
+        finally:
+            cleaning.set()
+            hold.wait(5)
+
+    start(slots, cleans_up)
+    assert stuck.started.wait(5)
+    clock.now += 1
+    slots.overdue()
+
+    assert cleaning.wait(5)
+    assert slots.leftovers() == 1
+    hold.set()
+    assert eventually(lambda: slots.leftovers() == 0)
+
+
+def test_the_next_deadline_is_the_earliest(slots: Slots, clock: Time) -> None:
+    assert slots.next_deadline() is None
+    first, second = Stuck(), Stuck()
+
+    start(slots, first, timeout=7 * SECOND)
+    start(slots, second, timeout=3 * SECOND)
+    assert slots.next_deadline() == clock.now + 3
+
+    second.go.set()
+    slots.ended(wait=5)
+    assert slots.next_deadline() == clock.now + 7
+    first.go.set()
+
+
+def test_no_interruption_escapes_its_thread_wherever_it_lands(clock: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    escaped: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", escaped.append)
+    monkeypatch.setattr(sys, "unraisablehook", escaped.append)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # threads meet everywhere
+    slots, heard, given_up = Slots(8, monotonic=clock), 0, 0
+    until = time.monotonic() + 1.5
+
+    while slots.running or time.monotonic() < until:
+        while slots.free and time.monotonic() < until:
+            start(slots, lambda *_: sum(range(50)), timeout=timedelta(0))
+        given_up += len(slots.overdue())
+        heard += len(slots.ended(wait=0))
+    sys.setswitchinterval(interval)
+
+    slots.close()
+    assert eventually(lambda: slots.leftovers() == 0)
+    assert heard
+    assert given_up
+    assert escaped == []
