@@ -58,13 +58,19 @@ def test_every_other_exception_is_a_failure_that_is_retried(error: BaseException
 def test_fail_is_final_and_carries_its_code() -> None:
     failure = classify(Fail("no such user", code="gone"))
 
-    assert failure == Failure(message="Fail: no such user", code="gone", retryable=False)
+    assert failure == Failure(message="no such user", code="gone", retryable=False)
 
 
 def test_retry_carries_its_wait_and_code() -> None:
     failure = classify(Retry("busy", after=timedelta(seconds=7), code="busy"))
 
-    assert failure == Failure(message="Retry: busy", code="busy", retry_after=timedelta(seconds=7))
+    assert failure == Failure(message="busy", code="busy", retry_after=timedelta(seconds=7))
+
+
+def test_what_is_raised_on_purpose_is_told_in_its_own_words_without_the_place() -> None:
+    assert classify(raised(Fail("gone\ud83c" * 1000))).message.startswith("gone\\ud83c")
+    assert len(classify(raised(Fail("gone" * 1000))).message) <= MAX_MESSAGE
+    assert classify(raised(Retry())).message.startswith("Retry (test_classify.py:")
 
 
 @pytest.mark.parametrize("after", [timedelta(seconds=-1), timedelta(hours=24, microseconds=1)])

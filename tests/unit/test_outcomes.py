@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import T0
 from tests.unit.make import a_claimed_task, a_context
 from tidemill import Fail, Malformed, Retry, RetryPolicy, Snooze, TaskTimeoutError
-from tidemill.executor.outcomes import MAX_NOTE, after_end, after_timeout, malformed
+from tidemill.executor.outcomes import MAX_NOTE, MIN_SNOOZE, after_end, after_timeout, malformed
 from tidemill.model import Failed, Outcome, Retried, Snoozed, Succeeded
 from tidemill.results import MAX_RESULT_BYTES
 from tidemill.retry import DEFAULT
@@ -101,12 +101,13 @@ def test_an_endless_message_makes_a_short_note() -> None:
         (90 * SECOND, T0 + 90 * SECOND),
         (T0 + 90 * SECOND, T0 + 90 * SECOND),
         ((T0 + 90 * SECOND).astimezone(timezone(timedelta(hours=2))), T0 + 90 * SECOND),
-        (timedelta(0), T0),
-        (-90 * SECOND, T0),
-        (T0 - 90 * SECOND, T0),
+        (timedelta(0), T0 + MIN_SNOOZE),
+        (-90 * SECOND, T0 + MIN_SNOOZE),
+        (T0 - 90 * SECOND, T0 + MIN_SNOOZE),
+        (T0 + timedelta(milliseconds=1), T0 + MIN_SNOOZE),
     ],
 )
-def test_a_snooze_is_due_when_it_says_but_never_in_the_past(until: datetime | timedelta, due: datetime) -> None:
+def test_a_snooze_is_due_when_it_says_but_never_at_once(until: datetime | timedelta, due: datetime) -> None:
     assert outcome(Snooze(until)) == Snoozed(until=due)
 
 

@@ -169,12 +169,17 @@ def test_a_sweep_has_nothing_to_choose() -> None:
         parsed(SweepRequest, {"batch_size": 5})
 
 
+DEATH = {"requestId": "r-1", "functionArn": "arn:aws:lambda:eu-central-1:1:function:x", "condition": "RetriesExhausted"}
+
+
 @pytest.mark.parametrize(
     ("event", "owner"),
     [
-        ({"requestContext": {"requestId": "r-1"}}, "r-1"),
-        ({"requestContext": {"requestId": ""}}, None),
-        ({"requestContext": {"requestId": 7}}, None),
+        ({"version": "1.0", "requestContext": DEATH, "requestPayload": {}}, "r-1"),
+        ({"requestContext": DEATH | {"requestId": ""}}, None),
+        ({"requestContext": DEATH | {"requestId": 7}}, None),
+        ({"requestContext": {"requestId": "r-1"}}, None),
+        ({"requestContext": {"requestId": "r-1", "identity": {}}}, None),
         ({"requestContext": {}}, None),
         ({"requestContext": None}, None),
         ({"requestContext": "r-1"}, None),

@@ -54,11 +54,16 @@ def bounded(text: str, limit: int) -> str:
 
 def _judged(error: BaseException) -> Failure:
     if isinstance(error, Retry):
-        return Failure(message=describe(error), code=_given_code(error), retry_after=_wait(error))
+        return Failure(message=_said(error), code=_given_code(error), retry_after=_wait(error))
     if isinstance(error, Fail):
-        return Failure(message=describe(error), code=_given_code(error), retryable=False)
+        return Failure(message=_said(error), code=_given_code(error), retryable=False)
     names = {base.__name__ for base in type(error).__mro__}
     return Failure(message=describe(error), code=_code(error), retryable=not names & NOT_RETRIED)
+
+
+def _said(error: Retry | Fail) -> str:
+    # Raised on purpose: what it says is all there is to say, and where it was raised is no news.
+    return bounded(str(error), MAX_MESSAGE) or describe(error)
 
 
 def _where(error: BaseException) -> str:

@@ -124,7 +124,10 @@ class Fail(Exception):  # noqa: N818 - as above
 
 
 class Snooze(Exception):  # noqa: N818 - as above
-    """Raised by a task function: not now. The attempt is not counted and the task becomes due at *until*."""
+    """Raised by a task function: not now. The attempt is not counted and the task becomes due at *until*.
+
+    At the earliest a second from now. A task with ``expires_at`` does not snooze past it for ever.
+    """
 
     def __init__(self, until: datetime | timedelta) -> None:
         if not isinstance(until, datetime | timedelta):

@@ -15,6 +15,8 @@ from tidemill.settlement import Settlement
 from tidemill.slots import Ended, Running
 
 MAX_NOTE: Final = 200
+MIN_SNOOZE: Final = timedelta(seconds=1)
+"""A snooze costs no attempt, so one that ended at once would go round for as long as its executor lives."""
 
 
 def after_end(ended: Ended, policy: RetryPolicy, *, now: datetime, draw: float) -> Settlement:
@@ -58,9 +60,9 @@ def _snoozed_until(error: BaseException, *, now: datetime) -> datetime | None:
     """Return when a snooze ends, within the calendar; ``None`` for what is none, or was made to say nonsense."""
     until = getattr(error, "until", None) if issubclass(type(error), Snooze) else None
     if isinstance(until, timedelta):
-        return now + min(max(until, timedelta(0)), LATEST - now)
+        return now + min(max(until, MIN_SNOOZE), LATEST - now)
     if isinstance(until, datetime) and until.utcoffset() is not None:
-        return min(max(until, now), LATEST)
+        return min(max(until, now + MIN_SNOOZE), LATEST)
     return None
 
 
