@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from bson import ObjectId
 from pymongo.database import Database
 
 from tests.builders import document
-from tests.functions.calls import CALLER, about, sample
+from tests.functions.calls import CALLER, about, request, sample
 from tests.functions.conftest import Deployed
 
 FIELDS_OF_A_NEW_TASK = {
@@ -49,6 +50,25 @@ def test_what_is_stored_has_the_shape_of_the_design(deployed: Deployed, db: Data
     assert before < task["created_at"] == task["updated_at"] < before + timedelta(seconds=3)
     context = event["requestContext"]
     assert task["trace"] == {"source": context["identity"]["apiKeyId"], "correlation_id": context["requestId"]}
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"x-correlation-id": "c-1", "x-request-id": "r-1"}, {"correlation_id": "c-1"}),
+        ({"X-Request-Id": "r-1"}, {"correlation_id": "r-1"}),
+        ({"TraceParent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}, {"traceparent": ANY}),
+        ({"x-correlation-id": "a\r\nb\x00c" + "x" * 300}, {"correlation_id": "abc" + "x" * 194}),
+        ({"x-correlation-id": '{"$gt": ""}'}, {"correlation_id": '{"$gt": ""}'}),
+    ],
+)
+def test_what_a_caller_correlates_by_is_kept_as_plain_text(
+    deployed: Deployed, db: Database[Any], headers: dict[str, str], expected: dict[str, str]
+) -> None:
+    task = stored(db, deployed.http(request(body='{"name": "noop", "payload": {}}', headers=headers)).id)
+
+    kept = {"source": CALLER, "correlation_id": sample("enqueue_noop")["requestContext"]["requestId"]}
+    assert task["trace"] == kept | expected
 
 
 def test_a_webhook_keeps_its_payload(deployed: Deployed, db: Database[Any]) -> None:

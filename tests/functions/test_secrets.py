@@ -39,13 +39,9 @@ def test_the_uri_may_be_a_secret(bare: Deployed, secrets: Any, mongod: Mongod, f
         "S3cr3t",
         '"mongodb://u:S3cr3t@h"',
         '{"url": "mongodb://u:S3cr3t@h"}',
-        '{"uri": 7}',
         '{"uri": "S3cr3t"}',
         '{"uri": "mongodb://u:S3cr3t@h:abc"}',
-        "[]",
         "7",
-        " ",
-        "{bad S3cr3t",
     ],
 )
 def test_a_secret_that_is_no_uri_is_named_without_its_text(bare: Deployed, secrets: Any, text: str) -> None:

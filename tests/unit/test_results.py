@@ -59,7 +59,7 @@ def itself() -> list[Any]:
 
 def bomb() -> list[Any]:
     value: list[Any] = []
-    for _ in range(40):
+    for _ in range(7):
         value = [value] * 10
     return value
 
