@@ -11,7 +11,7 @@ from tidemill import bootstrap
 from tidemill.archive import archive
 from tidemill.requests import SweepRequest, parsed
 
-MARGIN = timedelta(seconds=20)
+MARGIN = timedelta(seconds=40)
 
 logger = Logger(service="tidemill-archive")
 

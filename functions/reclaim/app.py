@@ -12,7 +12,7 @@ from tidemill import bootstrap
 from tidemill.reclaim import reclaim
 from tidemill.requests import SweepRequest, dead_owner, parsed
 
-MARGIN = timedelta(seconds=10)
+MARGIN = timedelta(seconds=20)
 
 logger = Logger(service="tidemill-reclaim")
 

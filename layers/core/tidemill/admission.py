@@ -58,7 +58,8 @@ def admit(task: Task, limits: Limits, *, now: datetime, remaining: timedelta) ->
 def _refusal(task: Task, limits: Limits, *, now: datetime) -> Failed | Snoozed | Cancelled | None:
     if task.cancel_requested_at is not None:
         return Cancelled()
-    if task.expires_at is not None and task.expires_at <= now:
+    was_started = task.attempts > 1 or task.crashes > 0
+    if task.expires_at is not None and task.expires_at <= now and not was_started:
         return _failed("expired", EXPIRED)
     if task.attempts - 1 > limits.max_retries:
         return _failed("exhausted", f"it had used its {limits.max_retries} retries before this claim")

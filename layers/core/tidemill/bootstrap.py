@@ -18,11 +18,11 @@ from tidemill.client import Queue
 from tidemill.clock import ServerClock
 from tidemill.control import Directory
 from tidemill.documents import DEAD_LETTERS
-from tidemill.errors import SettingsError, UnsupportedServerError
+from tidemill.errors import RegistrationError, SettingsError, UnsupportedServerError
 from tidemill.executor import Order, Runtime
 from tidemill.model import LANES
 from tidemill.reclaim import Keeper
-from tidemill.registry import load
+from tidemill.registry import Registry, load
 from tidemill.requests import ExecuteRequest
 from tidemill.store import Tasks, majority, open_tasks, translated
 
@@ -108,6 +108,7 @@ def runtime() -> Runtime:
     db = database("execute", pool=4)
     clock = ServerClock(db)
     registry = load(TASK_PACKAGE)
+    _refuse_what_never_fits(registry)
     control.declare_types(db, registry, release=chosen().release, now=clock.now())
     return Runtime(tasks=open_tasks(db), registry=registry, settings=chosen(), clock=clock)
 
@@ -177,6 +178,14 @@ def until(context: Context | None, *, margin: timedelta) -> float:
 def _maintained() -> tuple[str, ...]:
     with translated():
         return tuple(one.name for one in indexes.maintain(database("reclaim"), retention=chosen().retention))
+
+
+def _refuse_what_never_fits(registry: Registry) -> None:
+    for one in registry:
+        if one.timeout is not None and one.timeout > chosen().max_task_timeout:
+            raise RegistrationError(
+                f"the timeout of {one.name!r} is {one.timeout.total_seconds():g} s, above MAX_TASK_TIMEOUT_SEC"
+            )
 
 
 def _hush_drivers() -> None:

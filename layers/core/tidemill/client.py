@@ -16,7 +16,7 @@ from tidemill.dead_letters import latest
 from tidemill.documents import DEAD_LETTERS, backoff_document, schedule
 from tidemill.errors import DuplicateKeyError, InvalidRequestError, Problem, TaskNotFoundError, UnknownTaskError
 from tidemill.model import Malformed, RetryPolicy, Task, TaskId
-from tidemill.requests import NewTask, new_task
+from tidemill.requests import MAX_PROBLEMS, NewTask, new_task
 from tidemill.store import intake, lookups, open_tasks
 
 
@@ -102,6 +102,7 @@ class Queue:
         for index, request in enumerate(wanted):
             self._refuse_unknown(request.name, field=f"{index}.name")
         now = self._clock.now()
+        _refuse_expired(wanted, now=now)
         documents = [_document(request, now=now) for request in wanted]
         if documents:
             intake.add(self._tasks, documents, session=session)
@@ -120,7 +121,9 @@ class Queue:
         The errors are those of `enqueue`.
         """
         self._refuse_unknown(request.name, field="name")
-        document = _document(request, now=self._clock.now(), trace=trace)
+        now = self._clock.now()
+        _refuse_expired([request], now=now)
+        document = _document(request, now=now, trace=trace)
         if request.idempotency_key is None:
             intake.add(self._tasks, [document], session=session)
             return document["_id"], True
@@ -195,6 +198,16 @@ def _seconds(span: object, *, field: str) -> float | None:
     return None if span is None else span.total_seconds()
 
 
+def _refuse_expired(requests: Sequence[NewTask], *, now: datetime) -> None:
+    problems = [
+        Problem(f"{index}.expires_at" if len(requests) > 1 else "expires_at", "must be later than the task's start")
+        for index, one in enumerate(requests)
+        if one.expires_at is not None and one.expires_at <= (one.starts_at(now) or now)
+    ]
+    if problems:
+        raise InvalidRequestError(problems[:MAX_PROBLEMS])
+
+
 def _options(policy: object) -> dict[str, Any] | None:
     if policy is None:
         return None
@@ -221,5 +234,5 @@ def _all_valid(requests: Iterable[NewTask | Mapping[str, Any]]) -> Sequence[NewT
             problems.append(Problem(f"{index}.idempotency_key", "is for single tasks: use enqueue"))
         wanted.append(task)
     if problems:
-        raise InvalidRequestError(problems)
+        raise InvalidRequestError(problems[:MAX_PROBLEMS])
     return wanted

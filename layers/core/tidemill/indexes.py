@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
 from pymongo import ASCENDING, DESCENDING, IndexModel
+from pymongo.collection import Collection
 from pymongo.database import Database
+from pymongo.errors import OperationFailure
 
 from tidemill.documents import DEAD_LETTERS, TASKS
 
@@ -130,12 +133,23 @@ def create(db: Database[Any], indexes: tuple[Index, ...] = INDEXES, *, retention
     for collection in (TASKS, DEAD_LETTERS):
         ours = [index for index in indexes if index.collection == collection]
         made = db[collection].index_information()
-        new = [index.model(retention) for index in ours if index.name not in made]
-        if new:
-            db[collection].create_indexes(new)
+        _make(db[collection], [index.model(retention) for index in ours if index.name not in made])
         for index in ours:
             if index.expires and index.name in made:
                 _change_retention(db, index, made[index.name], retention)
+
+
+def _make(collection: Collection[Any], new: list[IndexModel]) -> None:
+    if not new:
+        return
+    try:
+        collection.create_indexes(new)
+    except OperationFailure as together:
+        # One that cannot be made, for keys that are taken twice perhaps, must not keep the others away.
+        for index in new:
+            with contextlib.suppress(OperationFailure):
+                collection.create_indexes([index])
+        raise together from None
 
 
 def _change_retention(db: Database[Any], index: Index, made: Mapping[str, Any], retention: timedelta) -> None:

@@ -26,6 +26,9 @@ MAX_PAYLOAD_DEPTH: Final = 64
 MAX_DELAY_SEC: Final = 366 * 86400.0
 MAX_TIMEOUT_SEC: Final = 880.0
 MAX_KEY_CHARS: Final = 200
+MAX_CONCURRENCY: Final = 256
+"""Slots are threads, of which Lambda gives a function a thousand."""
+
 MIN_ELEMENT_BYTES: Final = 2
 """What BSON needs at least for an element: its type, and the end of its name."""
 
@@ -135,7 +138,7 @@ class ExecuteRequest(BaseModel):
     queues: list[Annotated[str, Field(pattern=QUEUE_PATTERN)]] = Field(default=[], max_length=100)
     lane: Lane | None = None
     batch_size: int | None = Field(default=None, ge=1, le=1000)
-    concurrency: int | None = Field(default=None, ge=1, le=1000)
+    concurrency: int | None = Field(default=None, ge=1, le=MAX_CONCURRENCY)
 
 
 class SweepRequest(BaseModel):

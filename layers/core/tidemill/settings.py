@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tidemill.errors import SettingsError
 from tidemill.model import RetryPolicy
-from tidemill.requests import NAME_PATTERN
+from tidemill.requests import MAX_CONCURRENCY, NAME_PATTERN
 from tidemill.retry import DEFAULT
 from tidemill.selection import DEFAULT_RETRY_SHARE
 
@@ -64,7 +64,7 @@ def from_environment(env: Mapping[str, str]) -> Settings:
         database=read("MONGODB_DATABASE", _database, "tidemill"),
         task_timeout=read("TASK_TIMEOUT_SEC", _seconds(1, 890), timedelta(seconds=30)),
         max_task_timeout=read("MAX_TASK_TIMEOUT_SEC", _seconds(1, 890), timedelta(seconds=50)),
-        concurrency=read("CONCURRENCY", _whole(1, 1000), 16),
+        concurrency=read("CONCURRENCY", _whole(1, MAX_CONCURRENCY), 16),
         batch_size=read("BATCH_SIZE", _whole(1, 1000), 100),
         retry_share=read("RETRY_SHARE", _number(0, 1), DEFAULT_RETRY_SHARE),
         adopt_as=read("DEFAULT_TASK", _task_name, None),

@@ -7,12 +7,16 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pymongo
 from pymongo.database import Database
 
 from tidemill import bootstrap, control, indexes
 from tidemill.clock import ServerClock
 from tidemill.errors import TidemillError
 from tidemill.store import translated
+
+PATIENCE_SEC = 4.0
+"""How long a command waits for a MongoDB that does not answer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,12 +47,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _make_indexes(_: argparse.Namespace) -> None:
     db = _database()
+    retention = bootstrap.chosen().retention
     with translated():
         lacking = indexes.missing(db)
-        for index in lacking:
-            _say(f"making {index.name} of {index.collection}")
-            indexes.create(db, (index,), retention=bootstrap.chosen().retention)
-        indexes.create(db, retention=bootstrap.chosen().retention)
+        with pymongo.timeout(None):  # on millions of tasks it takes as long as it takes
+            for index in lacking:
+                _say(f"making {index.name} of {index.collection}")
+                indexes.create(db, (index,), retention=retention)
+            indexes.create(db, retention=retention)
     _say(f"{len(indexes.INDEXES)} indexes are there, {len(lacking)} of them new")
 
 
@@ -59,8 +65,7 @@ def _declare(chosen: argparse.Namespace) -> None:
 
 
 def _database() -> Database[Any]:
-    hour = 3600.0
-    return bootstrap.database("cli", timeout_sec=hour)
+    return bootstrap.database("cli", timeout_sec=PATIENCE_SEC)
 
 
 def _say(text: str) -> None:

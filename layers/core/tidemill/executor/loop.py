@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -17,7 +18,7 @@ from tidemill.executor.settler import Settler
 from tidemill.model import Malformed, Retried, Task, TaskId
 from tidemill.settlement import Settlement
 from tidemill.slots import Ended, Running, Slots
-from tidemill.store import lookups, settles
+from tidemill.store import lookups, settles, within
 
 LEASE_GRACE: Final = timedelta(seconds=5)
 """What a lease outlives its invocation by: nothing living is ever reclaimed."""
@@ -25,6 +26,7 @@ LEASE_GRACE: Final = timedelta(seconds=5)
 LAST_SECONDS: Final = 2.0
 """Kept of an invocation for its report."""
 
+OPERATION_SEC: Final = 10.0
 MAX_WAIT_SEC: Final = 0.5
 FIRST_PAUSE_SEC: Final = 0.02
 MAX_INTERRUPTIONS: Final = 12
@@ -82,6 +84,10 @@ class Execution:
             self._finish()
         return self._report
 
+    def _within(self) -> AbstractContextManager[None]:
+        """Bound an operation by the life of the invocation: past that nobody reads its answer."""
+        return within(min(self._remaining().total_seconds() - LAST_SECONDS / 2, OPERATION_SEC))
+
     def _step(self) -> bool:
         claimed = self._claim(final=False)
         if not claimed and not self._slots.running:
@@ -106,16 +112,18 @@ class Execution:
         now = self._now()
         if self._claimer.suspects and not self._slots.running:
             self._alone = True
-            held = self._claimer.take_suspect(self._claimer.suspects.pop(0), now=now)
+            with self._within():
+                held = self._claimer.take_suspect(self._claimer.suspects.pop(0), now=now)
             self._admit(held)
             return True
-        held = self._claimer.claim(
-            free=min(self._slots.free, self._batch_size),
-            slots=self._slots.size,
-            retries_in_flight=sum(one.task.lane == "retry" for one in self._slots.running),
-            now=now,
-            final=final,
-        )
+        with self._within():
+            held = self._claimer.claim(
+                free=min(self._slots.free, self._batch_size),
+                slots=self._slots.size,
+                retries_in_flight=sum(one.task.lane == "retry" for one in self._slots.running),
+                now=now,
+                final=final,
+            )
         self._admit(held)
         self._next_claim = 0.0 if held else self._monotonic() + MAX_WAIT_SEC
         if not held:
@@ -172,7 +180,8 @@ class Execution:
         if not tasks:
             return
         try:
-            self._report["released"] += settles.release(self._runtime.tasks, tasks, now=self._now())
+            with self._within():
+                self._report["released"] += settles.release(self._runtime.tasks, tasks, now=self._now())
         except TidemillError:
             self._report["errors"] += 1
             self._claimer.unseen_tokens += [task.lease.token for task in tasks if task.lease is not None]
@@ -187,7 +196,9 @@ class Execution:
         if not (force or self._settler.is_due()):
             return
         now = self._now()
-        for settlement in self._settler.flush(now=now):
+        with self._within():
+            settled = self._settler.flush(now=now)
+        for settlement in settled:
             outcome, task = settlement.outcome, settlement.task
             if isinstance(outcome, Retried) and isinstance(task, Task):
                 self._claimer.put_back(task, due_at=outcome.next_retry_at, lane="retry")
@@ -197,7 +208,8 @@ class Execution:
             return
         self._next_cancel_look = self._monotonic() + CANCEL_LOOK_SEC
         try:
-            asked = lookups.asked_to_stop(self._runtime.tasks, self._owner)
+            with self._within():
+                asked = lookups.asked_to_stop(self._runtime.tasks, self._owner)
         except TidemillError:
             self._report["errors"] += 1
             return
@@ -219,13 +231,14 @@ class Execution:
         if not self._claimer.unseen_tokens:
             return
         try:
-            self._report["released"] += settles.release_unseen(
-                self._runtime.tasks,
-                owner=self._owner,
-                tokens=self._claimer.unseen_tokens,
-                started=self._started,
-                now=self._now(),
-            )
+            with self._within():
+                self._report["released"] += settles.release_unseen(
+                    self._runtime.tasks,
+                    owner=self._owner,
+                    tokens=self._claimer.unseen_tokens,
+                    started=self._started,
+                    now=self._now(),
+                )
         except TidemillError:  # their leases end with this invocation
             self._report["errors"] += 1
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+import pymongo
 from pymongo import ReadPreference, WriteConcern
 from pymongo.collection import Collection
 from pymongo.database import Database
@@ -25,6 +26,7 @@ from tidemill.errors import MissingIndexError, RefusedError, UnavailableError
 Tasks: TypeAlias = Collection[Any]
 """A collection of tasks, read as ``RawBSONDocument`` and written as plain dictionaries."""
 
+SHORTEST_SEC = 0.05
 _BAD_VALUE = 2
 _NO_QUERY_EXECUTION_PLANS = 291
 _PASSING = frozenset({24, 64, 112, 262, 11601})  # lock, write concern, conflict, time limit, interrupted
@@ -42,6 +44,13 @@ def majority(db: Database[Any]) -> Database[Any]:
 def open_tasks(db: Database[Any], name: str = TASKS) -> Tasks:
     """Return the collection of tasks (or, by *name*, of dead letters), undecoded."""
     return majority(db).get_collection(name, codec_options=RAW)
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Bound what MongoDB may take inside, all in all; what takes longer is `UnavailableError` under `translated`."""
+    with pymongo.timeout(max(seconds, SHORTEST_SEC)):
+        yield
 
 
 @contextmanager

@@ -58,17 +58,21 @@ def quarantine(tasks: Tasks, document: Malformed, *, now: datetime) -> bool:
 
 
 def expired(tasks: Tasks, *, now: datetime, limit: int) -> list[TaskId]:
-    """Return the ids of pending tasks whose ``expires_at`` has passed."""
-    where = {"status": "pending", "expires_at": {"$type": "date", "$lte": now}}
+    """Return the ids of pending tasks whose ``expires_at`` has passed before they were ever started."""
     with translated():
-        return [raw["_id"] for raw in tasks.find(where, {"_id": 1}, hint=indexes.EXPIRY).limit(limit)]
+        return [raw["_id"] for raw in tasks.find(_past_expiry(now), {"_id": 1}, hint=indexes.EXPIRY).limit(limit)]
 
 
 def expire(tasks: Tasks, ids: Sequence[TaskId], *, now: datetime) -> int:
-    """Fail those of *ids* that are still pending and past their ``expires_at``; return how many."""
-    where = {"_id": {"$in": list(ids)}, "status": "pending", "expires_at": {"$type": "date", "$lte": now}}
+    """Fail those of *ids* that are still pending, unstarted and past their ``expires_at``; return how many."""
     with translated():
+        where = {"_id": {"$in": list(ids)}, **_past_expiry(now)}
         return tasks.update_many(where, _failed("expired", EXPIRED, now=now)).matched_count
+
+
+def _past_expiry(now: datetime) -> dict[str, Any]:
+    unstarted = {"attempts": 0, "crashes": {"$not": {"$gt": 0}}}
+    return {"status": "pending", "expires_at": {"$type": "date", "$lte": now}, **unstarted}
 
 
 def _failed(reason: Reason, message: str, *, now: datetime) -> dict[str, Any]:
