@@ -58,7 +58,7 @@ def due(db: Database[Any], **fields: Any) -> Any:
         {"source": "tick"},
         {"source": "wake", "queues": ["default"], "lane": "fresh", "batch_size": 1, "concurrency": 1},
         {"source": "backlog", "queues": [], "lane": None, "batch_size": None},
-        {"batch_size": 1000, "concurrency": 1000},
+        {"batch_size": 1000, "concurrency": 256},
     ],
 )
 def test_every_field_of_the_event_is_optional(deployed: Deployed, db: Database[Any], event: Any) -> None:
@@ -172,15 +172,23 @@ def test_a_cold_start_writes_the_task_types_once(deployed: Deployed, db: Databas
     assert "update" not in {name for name, _ in deployed.commands()}
 
 
+def test_a_function_that_takes_longer_than_an_executor_lives_is_an_error_at_the_start(deployed: Deployed) -> None:
+    deployed.set(TASK_TIMEOUT_SEC="20", MAX_TASK_TIMEOUT_SEC="29")
+
+    with pytest.raises(RegistrationError, match="'deliver_webhook' is 30 s, above MAX_TASK_TIMEOUT_SEC"):
+        deployed.invoke("execute", {})
+
+
 def test_outcomes_that_mongodb_does_not_confirm_are_an_error_after_the_report(
     deployed: Deployed, db: Database[Any], client: MongoClient[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     due(db)
-    short = replace(bootstrap.chosen(), margin=timedelta(0), max_task_timeout=timedelta(seconds=1))
-    monkeypatch.setattr(bootstrap, "chosen", lambda: short)
     deployed.timeout_ms = 200
     data = {"failCommands": ["update"], "appName": "tidemill-execute", "errorCode": 6}
     deployed.invoke("execute", {"queues": ["none"]})
+    runtime = bootstrap.runtime()
+    short = replace(runtime.settings, margin=timedelta(0), max_task_timeout=timedelta(seconds=1))
+    monkeypatch.setattr(bootstrap, "runtime", lambda: replace(runtime, settings=short))
     client.admin.command("configureFailPoint", "failCommand", mode={"skip": 1}, data=data)
 
     try:

@@ -219,3 +219,23 @@ def test_by_default_it_asks_the_server_for_the_time(db: Database[Any]) -> None:
 
     assert abs(only(db)["created_at"] - datetime.now(UTC)) < timedelta(seconds=5)
     assert only(db)["_id"] == task
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"expires_at": T0},
+        {"expires_at": T0 - MINUTE},
+        {"expires_at": T0 + MINUTE, "delay": MINUTE},
+        {"expires_at": T0 + MINUTE, "not_before": T0 + 2 * MINUTE},
+    ],
+)
+def test_a_task_that_would_be_born_expired_is_refused(queue: Queue, db: Database[Any], options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        queue.enqueue("send", {}, **options)
+    with pytest.raises(InvalidRequestError) as several:
+        queue.enqueue_many([{"name": "send", "payload": {}}, NewTask(name="send", payload={}, expires_at=T0)])
+
+    assert fields(refused) == ["expires_at"]
+    assert fields(several) == ["1.expires_at"]
+    assert db.tasks.count_documents({}) == 0

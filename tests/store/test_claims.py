@@ -133,6 +133,25 @@ def test_what_comes_up_behind_a_scan_is_seen_by_a_full_look(tasks: Tasks, now: d
     assert [task.id for task in full.tasks] == [urgent, first.tasks[0].id]
 
 
+def test_a_claimer_that_comes_too_late_looks_in_a_wider_window(
+    tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(tasks, [document(now) for _ in range(100)])
+    stale = claims.due_keys(tasks, _fresh(), limit=10, now=now)
+    claims.take(tasks, [key["_id"] for key in stale[:6]], lease=lease(now, owner="quicker"), now=now)
+    with monkeypatch.context() as patched:
+        patched.setattr(claims, "due_keys", lambda *_, **__: stale)
+        late = claims.claim(tasks, _fresh(), limit=10, lease=lease(now), now=now, rng=random.Random(1))
+
+    spread = claims.claim(tasks, late.scan, limit=10, lease=lease(now), now=now, rng=random.Random(1))
+
+    assert (len(late.tasks), late.lost, late.scan.width) == (4, 6, 2)
+    assert len(spread.tasks) == 10
+    assert spread.scan.width == 1
+    free = [key["_id"] for key in claims.due_keys(tasks, _fresh(), limit=100, now=now)]
+    assert [task.id for task in spread.tasks] != sorted([*free, *(task.id for task in spread.tasks)])[:10]
+
+
 def test_a_task_whose_worker_vanished_is_named_and_not_taken(tasks: Tasks, now: datetime) -> None:
     suspect, innocent = add(tasks, [document(now, crashes=1, due_at=now - SECOND), document(now)])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 from bson.raw_bson import RawBSONDocument
+from pymongo import MongoClient
 from pymongo.database import Database
+from pymongo.errors import OperationFailure
 
 from tests.builders import add, document, lease, whole
 from tidemill import dead_letters, indexes
@@ -47,6 +50,16 @@ def test_missing_indexes_are_reported_where_there_are_many_tasks(
 
     assert [index.name for index in indexes.maintain(db, retention=DAYS)] == ["leases"]
     assert [index.name for index in indexes.missing(db)] == ["leases"]
+
+
+def test_an_index_that_cannot_be_made_keeps_no_other_away(client: MongoClient[Any], now: datetime) -> None:
+    db = client[f"test_{uuid.uuid4().hex}"]
+    add(open_tasks(db), [document(now, idempotency_key="twice"), document(now, idempotency_key="twice")])
+
+    with pytest.raises(OperationFailure):
+        indexes.create(db, retention=DAYS)
+
+    assert [index.name for index in indexes.missing(db) if index.collection == "tasks"] == ["key"]
 
 
 def test_a_changed_retention_holds_for_indexes_that_are_there(db: Database[Any]) -> None:

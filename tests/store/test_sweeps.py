@@ -80,7 +80,7 @@ def test_quarantine_fails_the_document_as_it_is(tasks: Tasks, now: datetime) -> 
     assert found["error"] == {"message": "attempts is wrong", "code": "malformed", "at": now}
 
 
-def test_only_pending_tasks_past_their_expiry_expire(tasks: Tasks, now: datetime) -> None:
+def test_only_tasks_that_were_never_started_expire(tasks: Tasks, now: datetime) -> None:
     soon, gone = now + timedelta(seconds=1), now
     ids = add(
         tasks,
@@ -89,6 +89,8 @@ def test_only_pending_tasks_past_their_expiry_expire(tasks: Tasks, now: datetime
             document(now, expires_at=soon),
             document(now),
             document(now, expires_at=gone, status="processing"),
+            document(now, expires_at=gone, attempts=1, lane="retry"),
+            document(now, expires_at=gone, crashes=1),
         ],
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -98,10 +99,11 @@ def test_cancelled_beats_expired_beats_exhausted_beats_unknown_beats_too_long_be
     limits = replace(UNKNOWN, timeout=MINUTE)
     old = T0 - timedelta(hours=1)
     worst = a_claimed_task(old, attempts=9, expires_at=T0, cancel_requested_at=T0)
+    used_up = replace(limits, max_retries=-1)
 
     assert admitted(worst, limits, remaining=SECOND) == Cancelled()
     worst = replace(worst, cancel_requested_at=None)
-    assert refusal(admitted(worst, limits, remaining=SECOND)) == "expired"
+    assert refusal(admitted(replace(worst, attempts=1), used_up, remaining=SECOND)) == "expired"
     worst = replace(worst, expires_at=None)
     assert refusal(admitted(worst, limits, remaining=SECOND)) == "exhausted"
     worst = replace(worst, attempts=1)
@@ -116,3 +118,9 @@ def test_cancelled_beats_expired_beats_exhausted_beats_unknown_beats_too_long_be
 def test_times_no_calendar_has_are_judged_all_the_same(created_at: object) -> None:
     assert isinstance(admitted(a_claimed_task(created_at=created_at)), Start)
     assert isinstance(admitted(a_claimed_task(created_at=created_at), UNKNOWN), Failed | Snoozed)
+
+
+@pytest.mark.parametrize("started", [{"attempts": 2}, {"attempts": 1, "crashes": 1}])
+def test_expiry_is_about_the_first_start(started: dict[str, Any]) -> None:
+    assert isinstance(admitted(a_claimed_task(expires_at=T0, **started), LIMITS), Start)
+    assert refusal(admitted(a_claimed_task(expires_at=T0), LIMITS)) == "expired"

@@ -74,7 +74,7 @@ def test_white_space_around_a_value_is_not_part_of_it() -> None:  # F47
     "text", ["abc", "0", "1001", "-5", "--5", "+5", "5.0", "1e2", "1_0", "\u0663", "²", "-", "0x5", "5 5", "5" * 5000]
 )
 def test_a_whole_number_is_plain_digits_in_range(text: str) -> None:  # F47
-    assert refused(CONCURRENCY=text) == f"CONCURRENCY {WHOLE}"
+    assert refused(CONCURRENCY=text) == f"CONCURRENCY {WHOLE.replace('1000', '256')}"
     assert refused(BATCH_SIZE=text) == f"BATCH_SIZE {WHOLE}"
 
 

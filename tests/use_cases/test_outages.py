@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -93,10 +94,11 @@ def test_outcomes_that_mongodb_never_confirms_are_unknown_and_left_to_their_leas
 
 
 def test_an_execution_that_cannot_ask_for_work_says_so(bench: Bench, mine: Tasks, now: datetime) -> None:
+    bench.settings = SHORT
     add(bench.tasks, [document(now)])
 
-    with failing(mine, "aggregate", "find", times=10, closeConnection=True), pytest.raises(UnavailableError):
-        bench.execute(tasks=mine)
+    with failing(mine, "aggregate", "find", times=100_000, closeConnection=True), pytest.raises(UnavailableError):
+        bench.execute(tasks=mine, remaining=timedelta(seconds=2.5))
 
 
 def test_an_execution_without_its_index_says_what_to_run(bench: Bench, now: datetime) -> None:
@@ -105,3 +107,15 @@ def test_an_execution_without_its_index_says_what_to_run(bench: Bench, now: date
 
     with pytest.raises(MissingIndexError, match="tidemill indexes"):
         bench.execute()
+
+
+def test_no_operation_outlives_its_invocation(bench: Bench, mine: Tasks, now: datetime) -> None:
+    bench.settings = SHORT
+    add(bench.tasks, [document(now)])
+    started = time.monotonic()
+
+    with failing(mine, "update", times=100_000, errorCode=6, errorLabels=["RetryableWriteError"]):
+        report = bench.execute(tasks=mine, remaining=timedelta(seconds=3))
+
+    assert time.monotonic() - started < 3
+    assert report["done"] == 0
