@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -63,6 +64,7 @@ class Bench:
         remaining: timedelta = LIFE,
         tasks: Tasks | None = None,
         clock: Clock | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
         **order: Any,
     ) -> Report:
         """Run one invocation."""
@@ -72,6 +74,7 @@ class Bench:
             settings=self.settings,
             clock=clock or self.clock,
             rng=random.Random(7),
+            monotonic=monotonic,
         )
         return execute(runtime, Order(owner=owner, remaining=remaining, **order))
 

@@ -12,7 +12,9 @@ import pytest
 
 from tests.builders import add, document, stored
 from tests.use_cases.conftest import Bench
+from tidemill import UnavailableError
 from tidemill.settings import Settings
+from tidemill.store import settles
 
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
@@ -147,3 +149,39 @@ def test_failing_tasks_of_high_priority_do_not_keep_good_ones_waiting(bench: Ben
         bench.clock.move(MINUTE)
 
     assert {stored(bench.tasks, one)["status"] for one in good} == {"done"}
+
+
+def test_what_was_claimed_and_no_longer_fits_is_given_back_and_not_claimed_again(bench: Bench, now: datetime) -> None:
+    [task_id] = add(bench.tasks, [document(now, timeout_sec=50)])
+
+    report = bench.execute(remaining=60.05 * SECOND, monotonic=_TimeFlies())
+
+    assert (report["claimed"], report["released"], bench.ran) == (1, 1, [])
+    assert (stored(bench.tasks, task_id)["status"], stored(bench.tasks, task_id)["attempts"]) == ("pending", 0)
+
+
+def test_what_could_not_be_given_back_at_once_is_given_back_at_the_end(
+    bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [task_id] = add(bench.tasks, [document(now, timeout_sec=50)])
+
+    def away(*_: Any, **__: Any) -> int:
+        raise UnavailableError("not now")
+
+    monkeypatch.setattr(settles, "release", away)
+
+    report = bench.execute(remaining=60.05 * SECOND, monotonic=_TimeFlies())
+
+    assert (report["claimed"], report["released"], report["errors"]) == (1, 1, 1)
+    assert (stored(bench.tasks, task_id)["status"], stored(bench.tasks, task_id)["attempts"]) == ("pending", 0)
+
+
+class _TimeFlies:
+    """A monotonic clock on which each look costs 10 ms: a task that just fits when claimed no longer does."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def __call__(self) -> float:
+        self._looks += 1
+        return self._looks * 0.01

@@ -107,48 +107,65 @@ def test_a_result_that_cannot_be_stored_is_described_and_the_work_stays_done(
     assert set(found["result"]) == {"not_stored", "reason"}
 
 
+class _Leap:
+    """A monotonic clock that leaps past every deadline once *begun* is set: no function is late before it ran."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+
+    def __call__(self) -> float:
+        return time.monotonic() + (60 if self.begun.is_set() else 0)
+
+
 def test_a_function_that_runs_too_long_is_timed_out_interrupted_and_its_result_refused(
     bench: Bench, now: datetime
 ) -> None:
+    leap = _Leap()
     interrupted = threading.Event()
-    result = threading.Event()
+    ended = threading.Event()
 
     def busy(_payload: dict[str, Any], _ctx: Any) -> str:
         try:
+            leap.begun.set()
             while True:
                 pass
         except TaskTimeoutError:
             interrupted.set()
-        result.set()
+        ended.set()
         return "late"
 
-    bench.task("busy", timeout=0.2)(busy)
+    bench.task("busy")(busy)
     late, *good = add(
         bench.tasks,
         [document(now, name="busy", priority=1, max_retries=0), *(document(now, payload={"n": n}) for n in range(3))],
     )
 
-    report = bench.execute(concurrency=1)
+    report = bench.execute(concurrency=1, remaining=timedelta(seconds=300), monotonic=leap)
 
     assert (report["timed_out"], report["failed"], report["done"], report["lost"]) == (1, 1, 3, 0)
     assert interrupted.wait(10)
-    assert result.wait(10)
+    assert ended.wait(10)
     found = stored(bench.tasks, late)
     assert (found["status"], found["error"]["code"], found["result"]) == ("failed", "timeout", None)
     assert found["attempt_log"][0]["status"] == "timed_out"
     assert [stored(bench.tasks, one)["status"] for one in good] == ["done"] * 3
 
 
-def test_a_function_that_cannot_be_interrupted_is_reported_as_left_over(bench: Bench, now: datetime) -> None:
+def test_a_function_that_will_not_stop_is_reported_as_left_over(bench: Bench, now: datetime) -> None:
+    leap = _Leap()
     release = threading.Event()
 
     def stuck(_payload: dict[str, Any], _ctx: Any) -> None:
-        release.wait(60)
+        try:
+            leap.begun.set()
+            release.wait(60)
+        except TaskTimeoutError:
+            release.wait(60)
 
-    bench.task("stuck", timeout=0.2)(stuck)
+    bench.task("stuck")(stuck)
     add(bench.tasks, [document(now, name="stuck", max_retries=0)])
 
-    report = bench.execute()
+    report = bench.execute(remaining=timedelta(seconds=300), monotonic=leap)
     release.set()
 
     assert (report["timed_out"], report["leftovers"]) == (1, 1)

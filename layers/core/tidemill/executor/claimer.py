@@ -191,11 +191,11 @@ class Claimer:
         self.was_thorough = False
 
     def _quarantine(self, documents: Sequence[Malformed], *, now: datetime) -> None:
-        try:
-            for document in documents:
+        for document in documents:
+            try:
                 self._report["quarantined"] += sweeps.quarantine(self._tasks, document, now=now)
-        except TidemillError as error:  # the next look finds them again
-            self._note(error)
+            except TidemillError:  # no trouble for anybody else: it stays where it is, and the next look finds it
+                self._report["errors"] += 1
 
     def _lease(self, now: datetime) -> Lease:
         return Lease(token=uuid.uuid4().hex, owner=self._owner, expires_at=self._lease_until(now))
