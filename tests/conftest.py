@@ -65,6 +65,13 @@ def tasks(db: Database[dict[str, Any]]) -> Tasks:
 
 
 @pytest.fixture
+def mine(mongod: Mongod, db: Database[Any]) -> Iterator[Tasks]:
+    """The tasks through a client of their own, whose commands can be made to fail."""
+    with MongoClient[dict[str, Any]](mongod.uri, appname=db.name, heartbeatFrequencyMS=500, tz_aware=True) as client:
+        yield open_tasks(client[db.name])
+
+
+@pytest.fixture
 def dead(db: Database[dict[str, Any]]) -> Tasks:
     return open_tasks(db, DEAD_LETTERS)
 

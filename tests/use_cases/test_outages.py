@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from pymongo import MongoClient
-from pymongo.database import Database
 
 from tests.builders import add, document, stored
 from tests.faults import failing
 from tests.use_cases.conftest import Bench
 from tidemill import MissingIndexError, UnavailableError
 from tidemill.settings import Settings
-from tidemill.store import Tasks, open_tasks
-from tidemill.testing import Mongod
+from tidemill.store import Tasks
 
 SECOND = timedelta(seconds=1)
 SHORT = Settings(max_task_timeout=SECOND, task_timeout=SECOND, margin=SECOND / 2)
-
-
-@pytest.fixture
-def mine(mongod: Mongod, db: Database[Any]) -> Iterator[Tasks]:
-    with MongoClient[dict[str, Any]](mongod.uri, appname=db.name, tz_aware=True) as client:
-        yield open_tasks(client[db.name])
 
 
 @pytest.mark.parametrize(

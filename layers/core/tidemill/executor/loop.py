@@ -10,6 +10,7 @@ from typing import Final
 
 from tidemill.admission import Release, Start, admit
 from tidemill.errors import TidemillError
+from tidemill.executor.cancellations import Cancellations
 from tidemill.executor.claimer import Claimer
 from tidemill.executor.outcomes import after_end, after_timeout, malformed
 from tidemill.executor.report import Report
@@ -18,7 +19,7 @@ from tidemill.executor.settler import Settler
 from tidemill.model import Malformed, Retried, Task, TaskId
 from tidemill.settlement import Settlement
 from tidemill.slots import Ended, Running, Slots
-from tidemill.store import lookups, settles, within
+from tidemill.store import settles, within
 
 LEASE_GRACE: Final = timedelta(seconds=5)
 """What a lease outlives its invocation by: nothing living is ever reclaimed."""
@@ -31,8 +32,6 @@ MAX_WAIT_SEC: Final = 0.5
 FIRST_PAUSE_SEC: Final = 0.02
 MAX_INTERRUPTIONS: Final = 12
 """So many stamps in a row may fail: enough for a fail-over, and to single out one bad document in a batch."""
-
-CANCEL_LOOK_SEC: Final = 1.0
 
 
 def execute(runtime: Runtime, order: Order) -> Report:
@@ -73,7 +72,9 @@ class Execution:
         self._started: list[TaskId] = []
         self._alone = False
         self._next_claim = 0.0
-        self._next_cancel_look = self._monotonic() + CANCEL_LOOK_SEC
+        self._cancellations = Cancellations(
+            runtime.tasks, owner=order.owner, report=self._report, monotonic=runtime.monotonic
+        )
 
     def run(self) -> Report:
         """Work until dry or out of time."""
@@ -100,7 +101,9 @@ class Execution:
             self._report["timed_out"] += 1
             self._settle(late.task, after_timeout, late)
         self._flush(force=not self._slots.running)
-        self._look_for_cancellations()
+        if self._slots.running:
+            with self._within():
+                self._cancellations.look(self._slots.running)
         return True
 
     # Claiming and starting
@@ -203,20 +206,6 @@ class Execution:
             if isinstance(outcome, Retried) and isinstance(task, Task):
                 self._claimer.put_back(task, due_at=outcome.next_retry_at, lane="retry")
 
-    def _look_for_cancellations(self) -> None:
-        if not self._slots.running or self._monotonic() < self._next_cancel_look:
-            return
-        self._next_cancel_look = self._monotonic() + CANCEL_LOOK_SEC
-        try:
-            with self._within():
-                asked = lookups.asked_to_stop(self._runtime.tasks, self._owner)
-        except TidemillError:
-            self._report["errors"] += 1
-            return
-        for running in self._slots.running:
-            if running.task.id in asked:
-                running.cancel.set()
-
     def _finish(self) -> None:
         while len(self._settler) and self._remaining() > timedelta(seconds=LAST_SECONDS):
             self._flush(force=True)
@@ -245,7 +234,7 @@ class Execution:
     def _wait(self) -> float:
         if not self._slots.running:
             return 0.0
-        moments = [self._slots.next_deadline(), self._settler.next_flush(), self._next_cancel_look]
+        moments = [self._slots.next_deadline(), self._settler.next_flush(), self._cancellations.next_look]
         if self._slots.free and self._has_time() and not self._alone and not self._claimer.suspects:
             moments.append(self._next_claim)
         first = min(moment for moment in moments if moment is not None)
