@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from bson import ObjectId
-from pymongo import MongoClient, monitoring
+from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.builders import MINUTE, add, claim, claim_one, document, lease, stored, whole
+from tests.commands import Commands
 from tidemill import MissingIndexError
 from tidemill.model import Lane, Malformed
 from tidemill.store import Tasks, claims, open_tasks, settles
@@ -96,7 +97,7 @@ def test_a_task_that_another_holds_is_not_taken_over(tasks: Tasks, now: datetime
 def test_a_claim_reads_stamps_and_reads_back_whatever_its_size(
     mongod: Mongod, db: Database[Any], now: datetime
 ) -> None:
-    counter = _Commands()
+    counter = Commands()
     with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[counter]) as client:
         tasks = open_tasks(client[db.name])
         add(tasks, [document(now) for _ in range(250)])
@@ -242,17 +243,3 @@ def test_the_queues_are_those_of_pending_tasks(tasks: Tasks, now: datetime) -> N
 
 def _fresh(lane: Lane = "fresh") -> Scan:
     return Scan(queue="default", lane=lane)
-
-
-class _Commands(monitoring.CommandListener):
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def started(self, event: monitoring.CommandStartedEvent) -> None:
-        self.names.append(event.command_name)
-
-    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
-        pass
-
-    def failed(self, event: monitoring.CommandFailedEvent) -> None:
-        pass

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from pymongo import MongoClient
 
 from tests.builders import add, document, stored
+from tests.commands import Commands
 from tests.use_cases.conftest import Bench
 from tidemill import Fail, Retry, Snooze
 from tidemill.executor.report import NAMES
-from tidemill.store import lookups
+from tidemill.store import lookups, open_tasks
+from tidemill.testing import Mongod
 
 MINUTE = timedelta(minutes=1)
 
@@ -206,6 +209,17 @@ def test_queues_and_lanes_that_were_not_asked_for_are_left_alone(bench: Bench, n
     assert bench.ran == ["eu again", "eu", "us"]
 
 
+@pytest.mark.parametrize("lane", ["fresh", "retry"])
+def test_a_lane_gets_every_slot_the_other_has_no_work_for(bench: Bench, now: datetime, lane: str) -> None:
+    add(bench.tasks, [document(now, lane=lane) for _ in range(50)])
+
+    for concurrency in (1, 2, 16):
+        add(bench.tasks, [document(now, lane=lane) for _ in range(concurrency)])
+        assert bench.execute(concurrency=concurrency)["missed"] == 0
+
+    assert bench.tasks.count_documents({"status": "done"}) == 69
+
+
 def test_a_running_task_learns_that_it_is_to_stop(bench: Bench, now: datetime) -> None:
     def patient(_payload: dict[str, Any], ctx: Any) -> None:
         lookups.cancel(bench.tasks, ctx.task_id, now=now)
@@ -222,5 +236,17 @@ def test_a_running_task_learns_that_it_is_to_stop(bench: Bench, now: datetime) -
     assert stored(bench.tasks, task_id)["attempt_log"][0]["note"].startswith("RuntimeError: stopped")
 
 
-def test_an_idle_execution_asks_once_and_leaves(bench: Bench) -> None:
-    assert bench.execute().as_dict() == dict.fromkeys(NAMES, 0)
+def test_an_idle_execution_asks_once_and_leaves(bench: Bench, mongod: Mongod, now: datetime) -> None:
+    add(bench.tasks, [document(now, due_at=now + MINUTE, queue="delayed"), document(now, status="done")])
+    commands = Commands()
+    with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[commands]) as client:
+        report = bench.execute(tasks=open_tasks(client[bench.db.name]), queues=["default"])
+        asked = list(commands.names)
+        bench.db["tasks"].delete_many({})
+        commands.names.clear()
+        bench.execute(tasks=open_tasks(client[bench.db.name]))
+        without_queues = list(commands.names)
+
+    assert report.as_dict() == dict.fromkeys(NAMES, 0)
+    assert asked == ["find", "find"]
+    assert without_queues == ["aggregate"]

@@ -65,6 +65,7 @@ class Claimer:
         self._places: dict[tuple[str, Lane], _Place] = {}
         self._known_queues: list[str] = []
         self._next_queue_look = -1e9
+        self._claim_started = 0.0
         self._turn = rng.randrange(1 << 16)
         self.trouble: TidemillError | None = None
         self.was_thorough = False
@@ -82,6 +83,7 @@ class Claimer:
         """
         self.trouble = None
         self.was_thorough = True
+        self._claim_started = self._monotonic()
         queues = self._queues or self._pending_queues(final=final)
         held: list[Task | Malformed] = []
         self._turn += 1
@@ -137,18 +139,26 @@ class Claimer:
     ) -> list[Task | Malformed]:
         held: list[Task | Malformed] = []
         unused = 0
-        for lane, quota in [*quotas, (quotas[0][0], 0)]:  # what no other lane can use goes back to the first
+        for lane, quota in quotas:
             wanted = quota + unused
-            found = self._from_lane(queue, lane, wanted, now=now, final=final) if lane in self._lanes else []
+            found = self._from_lane(queue, lane, wanted, now=now, final=final)
             held += found
             unused = wanted - len(found)
+        first, _ = quotas[0]
+        if not self._was_found_dry(queue, first):  # it gets what no other lane could use
+            held += self._from_lane(queue, first, unused, now=now, final=final)
         return held
 
+    def _was_found_dry(self, queue: str, lane: Lane) -> bool:
+        """Tell whether this very claim has looked there and found fewer than it wanted."""
+        place = self._places.get((queue, lane))
+        return place is not None and place.dry_since is not None and place.dry_since >= self._claim_started
+
     def _from_lane(self, queue: str, lane: Lane, limit: int, *, now: datetime, final: bool) -> list[Task | Malformed]:
+        if lane not in self._lanes or limit <= 0 or self.trouble is not None:
+            return []
         place = self._places.setdefault((queue, lane), _Place(scan=Scan(queue=queue, lane=lane)))
         started = self._monotonic()
-        if limit <= 0 or self.trouble is not None:
-            return []
         if final or self._wants_full_look(place, started):
             place.scan = place.scan.from_head()
         elif place.dry_since is not None and started - place.dry_since < DRY_SEC:
