@@ -451,8 +451,10 @@ def test_ports_are_not_tried_for_ever(tmp_path: Path) -> None:
 
 # Helpers
 
+# Started from a background job, a process inherits that SIGINT is ignored; these are about its usual effect.
 CHILD = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
 from pymongo import MongoClient
 from tidemill.testing import Mongod
