@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ class Index:
     keys: tuple[tuple[str, int], ...]
     partial: Mapping[str, Any] | None = None
     unique: bool = False
-    expires: bool = field(default=False)
+    expires: bool = False
 
     def model(self, retention: timedelta) -> IndexModel:
         """Return what ``create_indexes`` takes."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.mongods import (
+from tests.unit.mongod.mongods import (
     TEST_URI,
     client,
 )
@@ -20,20 +19,6 @@ from tidemill.testing import (
 from tidemill.testing._mongod_guard import (
     free_ports,
 )
-
-
-@pytest.fixture(autouse=True)
-def no_given_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(TEST_URI, raising=False)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Mongod]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(TEST_URI, raising=False)
-        patch.setenv("MONGODB_URI", "mongodb://production.example.com/")
-        with Mongod() as server:
-            yield server
 
 
 def test_a_given_server_on_loopback_is_used_and_left_running(server: Mongod, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.unit.mongods import (
+from tests.unit.mongod.mongods import (
     LISTENING,
-    TEST_URI,
     Trace,
     alive,
     child,
@@ -32,20 +30,6 @@ from tidemill.testing._mongod_guard import (
     Guard,
     Listening,
 )
-
-
-@pytest.fixture(autouse=True)
-def no_given_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(TEST_URI, raising=False)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Mongod]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(TEST_URI, raising=False)
-        patch.setenv("MONGODB_URI", "mongodb://production.example.com/")
-        with Mongod() as server:
-            yield server
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.unit.mongods import (
+from tests.unit.mongod.mongods import (
     LISTENING,
     TEST_URI,
     client,
@@ -36,20 +35,6 @@ from tidemill.testing._mongod_guard import (
     launch,
     telling,
 )
-
-
-@pytest.fixture(autouse=True)
-def no_given_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(TEST_URI, raising=False)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Mongod]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(TEST_URI, raising=False)
-        patch.setenv("MONGODB_URI", "mongodb://production.example.com/")
-        with Mongod() as server:
-            yield server
 
 
 def test_it_is_a_replica_set_on_loopback_that_runs_transactions_whatever_mongodb_uri_says(
