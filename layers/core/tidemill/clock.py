@@ -68,11 +68,6 @@ class ServerClock:
             sample = self._sample = self._renewed(sample)
         return truncated(sample.server + timedelta(seconds=self._monotonic() - sample.monotonic))
 
-    def skew(self) -> timedelta:
-        """Return how far this machine's wall clock is ahead of the server's, as last sampled."""
-        sample = self._sample or self._take_sample()
-        return datetime.fromtimestamp(sample.wall, UTC) - sample.server
-
     def _renewed(self, old: _Sample) -> _Sample:
         try:
             return self._take_sample()
