@@ -19,12 +19,15 @@ from bson.datetime_ms import DatetimeMS
 from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
 
-from tidemill.model import LANES, Attempt, Backoff, Lease, Malformed, Task, TaskError
+from tidemill.model import LANES, Attempt, Lease, Malformed, Task, TaskError
+from tidemill.policies import Backoff
 
 TASKS: Final = "tasks"
 DEAD_LETTERS: Final = "tasks_dlq"
 TASK_TYPES: Final = "task_types"
 QUEUES: Final = "queues"
+CONTROL: Final = "control"
+QUEUE_STATS: Final = "queue_stats"
 
 RAW: Final = CodecOptions(document_class=RawBSONDocument)
 _STRICT: Final = CodecOptions[dict[str, Any]](tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias
+
+from tidemill.policies import Backoff
 
 TaskId: TypeAlias = object
 """An ObjectId where this package made it; whatever BSON allows where a person wrote the document."""
@@ -18,52 +19,6 @@ Reason: TypeAlias = Literal[
 ]
 
 LANES: tuple[Lane, ...] = ("fresh", "retry")
-MAX_RETRIES_LIMIT = 1000
-MAX_BACKOFF_SEC = 7 * 86400.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
-    """How the wait grows from failure to failure; see ``retry.backoff`` for the formula.
-
-    Raises:
-        ValueError: A number is not finite, negative or out of its range; the message starts with the field.
-    """
-
-    strategy: Literal["exponential"] = "exponential"
-    base_sec: float = 5.0
-    factor: float = 2.0
-    max_sec: float = 1800.0
-    jitter: Literal["full"] = "full"
-
-    def __post_init__(self) -> None:
-        _require(self.strategy == "exponential", "strategy", "must be exponential")
-        _require(self.jitter == "full", "jitter", "must be full")
-        _require(_is_number(self.base_sec) and self.base_sec > 0, "base_sec", "must be a number above 0")
-        _require(_is_number(self.factor) and self.factor >= 1, "factor", "must be a number of at least 1")
-        _require(
-            _is_number(self.max_sec) and self.base_sec <= self.max_sec <= MAX_BACKOFF_SEC,
-            "max_sec",
-            "must be a number from base_sec to 7 days",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
-    """How often a failed task is tried again, and after which waits.
-
-    ``max_retries=0`` is one run. The defaults are the preset ``default`` of the design.
-    """
-
-    max_retries: int = 10
-    backoff: Backoff = field(default_factory=Backoff)
-
-    def __post_init__(self) -> None:
-        _require(
-            type(self.max_retries) is int and 0 <= self.max_retries <= MAX_RETRIES_LIMIT,
-            "max_retries",
-            f"must be a whole number from 0 to {MAX_RETRIES_LIMIT}",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,12 +155,3 @@ class Run:
     duration: timedelta
     status: AttemptStatus
     note: str = ""
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def _require(condition: bool, field_name: str, sentence: str) -> None:  # noqa: FBT001 - reads as an assertion
-    if not condition:
-        raise ValueError(f"{field_name} {sentence}")
