@@ -18,11 +18,14 @@ from tidemill.errors import (
     UnavailableError,
     UnknownTaskError,
 )
-from tidemill.model import Attempt, Backoff, Malformed, RetryPolicy, Task
+from tidemill.model import Attempt, Malformed, Task
+from tidemill.policies import Backoff, RetryPolicy
 from tidemill.registry import TaskContext, task
 from tidemill.requests import NewTask
+from tidemill.retry import PRESETS
 
 __all__ = [
+    "PRESETS",
     "Attempt",
     "Backoff",
     "DuplicateKeyError",

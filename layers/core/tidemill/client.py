@@ -15,8 +15,10 @@ from tidemill.control import Directory
 from tidemill.dead_letters import latest
 from tidemill.documents import DEAD_LETTERS, backoff_document, schedule
 from tidemill.errors import DuplicateKeyError, InvalidRequestError, Problem, TaskNotFoundError, UnknownTaskError
-from tidemill.model import Malformed, RetryPolicy, Task, TaskId
+from tidemill.model import Malformed, Task, TaskId
+from tidemill.policies import RetryPolicy
 from tidemill.requests import MAX_PROBLEMS, NewTask, new_task
+from tidemill.retry import PRESET_EXPECTED
 from tidemill.store import intake, lookups, open_tasks
 
 
@@ -42,7 +44,7 @@ class Queue:
         delay: timedelta | None = None,
         not_before: datetime | None = None,
         expires_at: datetime | None = None,
-        retry: RetryPolicy | None = None,
+        retry: RetryPolicy | str | None = None,
         max_retries: int | None = None,
         timeout: timedelta | None = None,
         idempotency_key: str | None = None,
@@ -58,7 +60,7 @@ class Queue:
             delay: Not due before so long from now.
             not_before: Not due before this time; instead of *delay*.
             expires_at: Not started any more from then on, but failed.
-            retry: Instead of the policy of its registration.
+            retry: Instead of the policy of its registration: a policy, or the name of a preset.
             max_retries: Instead of that of *retry*; 0 is one run.
             timeout: How long one attempt may take.
             idempotency_key: A second enqueue with the same key and request returns the first task's id.
@@ -78,7 +80,7 @@ class Queue:
             delay_sec=_seconds(delay, field="delay"),
             not_before=not_before,
             expires_at=expires_at,
-            retry=_options(retry),
+            retry=_policy(retry),
             max_retries=max_retries,
             timeout_sec=_seconds(timeout, field="timeout"),
             idempotency_key=idempotency_key,
@@ -208,14 +210,10 @@ def _refuse_expired(requests: Sequence[NewTask], *, now: datetime) -> None:
         raise InvalidRequestError(problems[:MAX_PROBLEMS])
 
 
-def _options(policy: object) -> dict[str, Any] | None:
-    if policy is None:
-        return None
-    if not isinstance(policy, RetryPolicy):
-        raise InvalidRequestError([Problem("retry", "must be a RetryPolicy")])
-    backoff = policy.backoff
-    numbers = {"base_sec": backoff.base_sec, "factor": backoff.factor, "max_sec": backoff.max_sec}
-    return {"max_retries": policy.max_retries, **numbers}
+def _policy(policy: object) -> RetryPolicy | str | None:
+    if policy is None or isinstance(policy, str | RetryPolicy):
+        return policy
+    raise InvalidRequestError([Problem("retry", f"{PRESET_EXPECTED}, or a RetryPolicy")])
 
 
 def _all_valid(requests: Iterable[NewTask | Mapping[str, Any]]) -> Sequence[NewTask]:

@@ -7,17 +7,39 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import bson
 from bson.errors import BSONError
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from tidemill.classify import bounded
 from tidemill.errors import InvalidRequestError, Problem
-from tidemill.model import MAX_BACKOFF_SEC, MAX_RETRIES_LIMIT, Backoff, Lane
+from tidemill.model import Lane
+from tidemill.policies import (
+    MAX_BACKOFF_SEC,
+    MAX_FACTOR,
+    MAX_RETRIES_LIMIT,
+    Backoff,
+    Jitter,
+    RetryPolicy,
+    Selection,
+    Strategy,
+)
+from tidemill.retry import DEFAULT, PRESET_EXPECTED, PRESETS
 
 NAME_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,99}$"
 QUEUE_PATTERN: Final = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}$"
@@ -66,24 +88,42 @@ Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY_CHARS), AfterValidat
 
 
 class RetryOptions(BaseModel):
-    """How this task is retried, in seconds; what is left out comes from the default policy."""
+    """How this task is retried, in seconds; what is left out is as in the preset ``default``."""
 
     model_config = _REQUEST
 
-    max_retries: int | None = Field(default=None, ge=0, le=MAX_RETRIES_LIMIT)
-    base_sec: float = Field(default=Backoff().base_sec, gt=0, le=MAX_BACKOFF_SEC)
-    factor: float = Field(default=Backoff().factor, ge=1, le=1000)
-    max_sec: float = Field(default=Backoff().max_sec, gt=0, le=MAX_BACKOFF_SEC)
+    max_retries: int | None = Field(default=None, ge=0, le=MAX_RETRIES_LIMIT, description="0 is one run.")
+    strategy: Strategy = DEFAULT.backoff.strategy
+    base_sec: float = Field(default=DEFAULT.backoff.base_sec, gt=0, le=MAX_BACKOFF_SEC)
+    factor: float = Field(default=DEFAULT.backoff.factor, ge=1, le=MAX_FACTOR)
+    max_sec: float = Field(default=DEFAULT.backoff.max_sec, gt=0, le=MAX_BACKOFF_SEC, validate_default=True)
+    jitter: Jitter = DEFAULT.backoff.jitter
+    jitter_factor: float = Field(default=DEFAULT.backoff.jitter_factor, gt=0, le=1)
 
-    @model_validator(mode="after")
-    def _cap_holds(self) -> RetryOptions:
-        if self.max_sec < self.base_sec:
-            raise ValueError("max_sec must not be below base_sec")
-        return self
+    @field_validator("max_sec")
+    @classmethod
+    def _cap_holds(cls, max_sec: float, earlier: ValidationInfo) -> float:
+        if max_sec < earlier.data.get("base_sec", 0):
+            raise ValueError(f"must not be below base_sec; where it is left out it is {DEFAULT.backoff.max_sec:g}")
+        return max_sec
 
     def backoff(self) -> Backoff:
         """Return the back-off of these options."""
-        return Backoff(base_sec=self.base_sec, factor=self.factor, max_sec=self.max_sec)
+        return Backoff(**self.model_dump(exclude={"max_retries"}))
+
+
+def retry_options(policy: RetryPolicy) -> RetryOptions:
+    """Return the options that say what *policy* says."""
+    return RetryOptions(max_retries=policy.max_retries, **asdict(policy.backoff))
+
+
+def _retry(value: Any) -> Any:  # noqa: ANN401 - a validator sees anything
+    policy = PRESETS.get(value) if isinstance(value, str) else value
+    if isinstance(policy, RetryPolicy):
+        return retry_options(policy)
+    if isinstance(value, Mapping | RetryOptions):
+        return value
+    raise ValueError(f"{PRESET_EXPECTED}, or an object with its numbers")
 
 
 class NewTask(BaseModel):
@@ -98,7 +138,9 @@ class NewTask(BaseModel):
     delay_sec: float | None = Field(default=None, ge=0, le=MAX_DELAY_SEC)
     not_before: Moment | None = Field(default=None, description="Due then; instead of delay_sec.")
     expires_at: Moment | None = Field(default=None, description="Not started any more from then on.")
-    retry: RetryOptions | None = None
+    retry: Annotated[RetryOptions, BeforeValidator(_retry)] | None = Field(
+        default=None, description="The name of a preset, or its numbers."
+    )
     max_retries: int | None = Field(default=None, ge=0, le=MAX_RETRIES_LIMIT, description="0 is one run.")
     timeout_sec: float | None = Field(default=None, ge=0.1, le=MAX_TIMEOUT_SEC)
     idempotency_key: Key | None = None
@@ -122,10 +164,12 @@ class NewTask(BaseModel):
     def hash(self) -> str:
         """Return what tells this request from another under the same key.
 
+        What has its default does not count, so that an option more in a later release changes no hash.
+
         The order of object keys does not matter, that of lists does; ``1`` and ``1.0`` differ, and so do the
         composed and the decomposed form of a character.
         """
-        wanted = self.model_dump(exclude={"idempotency_key", "payload"}, exclude_none=True)
+        wanted = self.model_dump(exclude={"idempotency_key", "payload"}, exclude_defaults=True)
         return hashlib.sha256(bson.encode(_in_order(wanted | {"payload": self.payload}))).hexdigest()
 
 
@@ -137,6 +181,7 @@ class ExecuteRequest(BaseModel):
     source: Literal["tick", "wake", "backlog"] = "tick"
     queues: list[Annotated[str, Field(pattern=QUEUE_PATTERN)]] = Field(default=[], max_length=100)
     lane: Lane | None = None
+    selection: Selection | None = None
     batch_size: int | None = Field(default=None, ge=1, le=1000)
     concurrency: int | None = Field(default=None, ge=1, le=MAX_CONCURRENCY)
 

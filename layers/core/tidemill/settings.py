@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
+from pydantic import ValidationError
+
 from tidemill.errors import SettingsError
-from tidemill.model import RetryPolicy
-from tidemill.requests import MAX_CONCURRENCY, NAME_PATTERN
-from tidemill.retry import DEFAULT
+from tidemill.policies import SELECTIONS, RetryPolicy, Selection
+from tidemill.requests import MAX_CONCURRENCY, NAME_PATTERN, RetryOptions, problems
+from tidemill.retry import DEFAULT, PRESET_EXPECTED, PRESETS
 from tidemill.selection import DEFAULT_RETRY_SHARE
 
 _T = TypeVar("_T")
@@ -33,6 +35,7 @@ class Settings:
     margin: timedelta = timedelta(seconds=10)
     concurrency: int = 16
     batch_size: int = 100
+    selection: Selection = "weighted"
     retry_share: float = DEFAULT_RETRY_SHARE
     retry: RetryPolicy = DEFAULT
     adopt_as: str | None = None
@@ -66,6 +69,8 @@ def from_environment(env: Mapping[str, str]) -> Settings:
         max_task_timeout=read("MAX_TASK_TIMEOUT_SEC", _seconds(1, 890), timedelta(seconds=50)),
         concurrency=read("CONCURRENCY", _whole(1, MAX_CONCURRENCY), 16),
         batch_size=read("BATCH_SIZE", _whole(1, 1000), 100),
+        retry=read("RETRY_POLICY", _retry_policy, DEFAULT),
+        selection=read("SELECTION", _selection, "weighted"),
         retry_share=read("RETRY_SHARE", _number(0, 1), DEFAULT_RETRY_SHARE),
         adopt_as=read("DEFAULT_TASK", _task_name, None),
         retention=timedelta(days=read("RETENTION_DAYS", _number(0.001, 3650), 7.0)),
@@ -115,3 +120,23 @@ def _task_name(text: str) -> str:
     if not re.fullmatch(NAME_PATTERN, text):
         raise ValueError("must be the name of a task function")
     return text
+
+
+def _retry_policy(text: str) -> RetryPolicy:
+    if text in PRESETS:
+        return PRESETS[text]
+    if not text.startswith("{"):
+        raise ValueError(f"{PRESET_EXPECTED}, or a JSON object with its numbers")
+    try:
+        options = RetryOptions.model_validate_json(text)
+    except ValidationError as error:
+        raise ValueError("; ".join(f"{one.field} {one.message}" for one in problems(error, below="JSON"))) from None
+    max_retries = DEFAULT.max_retries if options.max_retries is None else options.max_retries
+    return RetryPolicy(max_retries=max_retries, backoff=options.backoff())
+
+
+def _selection(text: str) -> Selection:
+    for selection in SELECTIONS:
+        if text == selection:
+            return selection
+    raise ValueError(f"must be one of {', '.join(SELECTIONS)}")
