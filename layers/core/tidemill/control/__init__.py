@@ -1,0 +1,21 @@
+"""What executors and operators declare beside the tasks: types, queues and their options, and what is held of both."""
+
+from tidemill.control.directory import CACHE_SEC, DEFAULT_QUEUE, Directory
+from tidemill.control.holds import hold, let_go
+from tidemill.control.queues import OptionsReader, change_queue, declare_queue, declared_queues, options_of
+from tidemill.control.types import declare_types, policy_of
+
+__all__ = [
+    "CACHE_SEC",
+    "DEFAULT_QUEUE",
+    "Directory",
+    "OptionsReader",
+    "change_queue",
+    "declare_queue",
+    "declare_types",
+    "declared_queues",
+    "hold",
+    "let_go",
+    "options_of",
+    "policy_of",
+]

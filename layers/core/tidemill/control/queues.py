@@ -1,0 +1,120 @@
+"""Queues and what each chooses for itself: declared, changed and read."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from pymongo.database import Database
+
+from tidemill.control.directory import DEFAULT_QUEUE
+from tidemill.control.reading import by_name, forgiving
+from tidemill.documents import QUEUES
+from tidemill.errors import InvalidRequestError, Problem
+from tidemill.policies import Adaptive, Budget, Pressure, QueueOptions
+from tidemill.requests import QUEUE_PATTERN
+from tidemill.store import majority, translated
+
+OPTIONS_SEC: Final = 5.0
+"""A change of a queue's options holds for running executors after so many seconds at the latest."""
+
+_T = TypeVar("_T")
+
+
+def declare_queue(db: Database[Any], name: str, *, now: datetime) -> None:
+    """Make *name* a queue that HTTP may enqueue into. Safe to repeat.
+
+    Raises:
+        InvalidRequestError: It is no name for a queue.
+    """
+    if not re.fullmatch(QUEUE_PATTERN, name):
+        raise InvalidRequestError([Problem("queue", "use up to 63 letters, digits, _ . and -")])
+    with translated(QUEUES):
+        majority(db)[QUEUES].update_one({"_id": name}, {"$setOnInsert": {"declared_at": now}}, upsert=True)
+
+
+def declared_queues(db: Database[Any]) -> list[str]:
+    """Return the names of the declared queues."""
+    with translated(QUEUES):
+        return sorted(by_name(forgiving(db)[QUEUES]))
+
+
+def options_of(db: Database[Any], name: str) -> QueueOptions | None:
+    """Return what the queue *name* chooses, or ``None`` where it is not declared."""
+    with translated(QUEUES):
+        document = forgiving(db)[QUEUES].find_one({"_id": name})
+    if document is None:
+        return QueueOptions() if name == DEFAULT_QUEUE else None
+    return _read(document)
+
+
+def change_queue(db: Database[Any], name: str, options: QueueOptions, *, now: datetime) -> None:
+    """Store all that the declared queue *name* chooses for itself.
+
+    Raises:
+        InvalidRequestError: There is no such queue.
+    """
+    is_default = name == DEFAULT_QUEUE
+    with translated(QUEUES):
+        changed = majority(db)[QUEUES].update_one(
+            {"_id": name}, {"$set": asdict(options) | {"updated_at": now}}, upsert=is_default
+        )
+    if not changed.matched_count and not is_default:
+        raise InvalidRequestError([Problem("queue", f"is not declared: run `tidemill declare {name}` once")])
+
+
+class OptionsReader:
+    """The options of all queues as executors and reclaim see them: read again after 5 s."""
+
+    def __init__(self, db: Database[Any], *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._db = forgiving(db)
+        self._monotonic = monotonic
+        self._known: dict[str, QueueOptions] = {}
+        self._read_at: float | None = None
+
+    def options(self, queue: str) -> QueueOptions:
+        """Return what *queue* chooses; one that is not declared chooses nothing.
+
+        Raises:
+            UnavailableError: MongoDB did not answer.
+        """
+        if self._read_at is None or self._monotonic() - self._read_at > OPTIONS_SEC:
+            with translated(QUEUES):
+                documents = by_name(self._db[QUEUES])
+            self._known = {name: _read(document) for name, document in documents.items()}
+            self._read_at = self._monotonic()
+        return self._known.get(queue, QueueOptions())
+
+
+def _read(document: Mapping[str, Any]) -> QueueOptions:
+    """Return the options of a document that people edit: what cannot be meant is as if it were not there."""
+    pressure = document.get("pressure")
+    stored = pressure if isinstance(pressure, Mapping) else {}
+    options = QueueOptions(
+        paused=bool(document.get("paused")),
+        pressure=Pressure(
+            adaptive=_built(Adaptive, stored.get("adaptive")), budget=_built(Budget, stored.get("budget"))
+        ),
+    )
+    for name in ("selection", "retry_share", "max_in_flight_retries"):
+        value = document.get(name)
+        if isinstance(value, float) and value.is_integer() and name == "max_in_flight_retries":  # as shells write 3
+            value = int(value)
+        change: dict[str, Any] = {name: value}
+        with suppress(ValueError):
+            options = replace(options, **change)
+    return options
+
+
+def _built(kind: type[_T], fields: Any) -> _T | None:  # noqa: ANN401 - whatever stands in the document
+    if not isinstance(fields, Mapping):
+        return None
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError):
+        return None
