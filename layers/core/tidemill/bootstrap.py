@@ -16,7 +16,7 @@ from pymongo.errors import ConfigurationError, InvalidURI
 from tidemill import control, indexes, settings
 from tidemill.client import Queue
 from tidemill.clock import ServerClock
-from tidemill.control import Directory
+from tidemill.control import Directory, OptionsReader
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import RegistrationError, SettingsError, UnsupportedServerError
 from tidemill.executor import Order, Runtime
@@ -110,7 +110,13 @@ def runtime() -> Runtime:
     registry = load(TASK_PACKAGE)
     _refuse_what_never_fits(registry)
     control.declare_types(db, registry, release=chosen().release, now=clock.now())
-    return Runtime(tasks=open_tasks(db), registry=registry, settings=chosen(), clock=clock)
+    return Runtime(
+        tasks=open_tasks(db),
+        registry=registry,
+        settings=chosen(),
+        clock=clock,
+        options=OptionsReader(db).options,
+    )
 
 
 @cache
@@ -122,6 +128,7 @@ def keeper() -> Keeper:
         tasks=open_tasks(db),
         clock=ServerClock(db),
         policy=lambda task: control.policy_of(task, known, deployment=chosen().retry),
+        options=OptionsReader(db).options,
         adopt_as=chosen().adopt_as,
     )
 
@@ -154,6 +161,7 @@ def order(request: ExecuteRequest, context: Context | None) -> Order:
         remaining=remaining(context),
         queues=tuple(request.queues),
         lanes=LANES if request.lane is None else (request.lane,),
+        selection=request.selection,
         concurrency=request.concurrency,
         batch_size=request.batch_size,
     )

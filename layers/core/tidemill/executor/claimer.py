@@ -1,19 +1,22 @@
-"""Which tasks an execution takes next: queues in turn, lanes by their share, never over the same ground twice."""
+"""Which tasks an execution takes next: queues in turn, lanes as chosen, never over the same ground twice."""
 
 from __future__ import annotations
 
+import heapq
 import random
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 from tidemill.documents import EARLIEST
 from tidemill.errors import TidemillError
 from tidemill.executor.report import Report
-from tidemill.model import LANES, Lane, Lease, Malformed, Task, TaskId
-from tidemill.selection import lane_quotas
+from tidemill.executor.retry_caps import RetryCaps
+from tidemill.executor.serving import Serving
+from tidemill.model import Lane, Lease, Malformed, Task, TaskId
+from tidemill.selection import RETRY, Lanes, served, shares
 from tidemill.store import Tasks, claims, sweeps
 from tidemill.store.scans import Scan
 
@@ -23,22 +26,45 @@ LOOK_AGAIN_SEC: Final = 1.0
 LOOK_COST: Final = 30.0
 """A full look may take one part in so many of the time."""
 
+CHEAP_LOOK_SEC: Final = 0.005
+"""A full look that took less is taken whenever it is known what to look for."""
+
 DRY_SEC: Final = 0.5
-"""How long a lane without due tasks is left alone."""
+"""How long lanes without due tasks are left alone."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Place:
-    """Where the scan of one lane is; times are readings of the monotonic clock."""
+    """Where the scan of a queue's lanes is; times are readings of the monotonic clock.
+
+    ``returns`` is a heap of when tasks that were put back behind the scan are due.
+    """
 
     scan: Scan
     full_look_at: float = -1e9
     full_look_cost: float = 0.0
     dry_since: float | None = None
+    denied_at: float | None = None
+    returns: list[datetime] = field(default_factory=list)
+
+    def full_look_is_due(self, at: float, *, eager: bool) -> bool:
+        """Tell whether to start from the head; *eager* where something is to be found there."""
+        if eager and self.full_look_cost < CHEAP_LOOK_SEC:
+            return True
+        return at - self.full_look_at > max(LOOK_AGAIN_SEC, LOOK_COST * self.full_look_cost)
+
+    def has_returned(self, now: datetime) -> bool:
+        """Tell whether something that was put back behind the scan is due."""
+        return bool(self.returns) and self.returns[0] <= now
+
+    def looked_from_head(self, now: datetime) -> None:
+        """Forget what a look from the head has seen."""
+        while self.has_returned(now):
+            heapq.heappop(self.returns)
 
 
 class Claimer:
-    """Takes due tasks under leases of *owner* that end at *lease_until*."""
+    """Takes due tasks under leases of *owner* that end at *lease_until*, from queues as *serving* says."""
 
     def __init__(
         self,
@@ -47,8 +73,8 @@ class Claimer:
         owner: str,
         lease_until: Callable[[datetime], datetime],
         queues: Sequence[str],
-        lanes: Sequence[Lane] = LANES,
-        retry_share: float,
+        serving: Callable[[str], Serving],
+        caps: RetryCaps,
         report: Report,
         rng: random.Random,
         monotonic: Callable[[], float],
@@ -57,21 +83,23 @@ class Claimer:
         self._owner = owner
         self._lease_until = lease_until
         self._queues = list(queues)
-        self._lanes = lanes
-        self._retry_share = retry_share
+        self._serving = serving
+        self._caps = caps
         self._report = report
         self._rng = rng
         self._monotonic = monotonic
-        self._places: dict[tuple[str, Lane], _Place] = {}
+        self._places: dict[tuple[str, Lanes], _Place] = {}
         self._known_queues: list[str] = []
         self._next_queue_look = -1e9
         self._claim_started = 0.0
         self._turn = rng.randrange(1 << 16)
+        self._put_off: list[TaskId] = []
         self.trouble: TidemillError | None = None
         self.was_thorough = False
         self.interrupted = 0
-        self.suspects: list[TaskId] = []
+        self.suspects: list[Task] = []
         self.unseen_tokens: list[str] = []
+        self.overtakes: list[Task] = []
 
     def claim(
         self, *, free: int, slots: int, retries_in_flight: int, now: datetime, final: bool = False
@@ -80,6 +108,7 @@ class Claimer:
 
         What went wrong, if anything, is left in `trouble`; what is returned is held nevertheless. `was_thorough`
         tells whether every lane was looked at from its head in vain, `interrupted` how many stamps in a row failed.
+        Retries that the selection put before fresh tasks are added to `overtakes`.
         """
         self.trouble = None
         self.was_thorough = True
@@ -93,27 +122,42 @@ class Claimer:
                 break
             queue = queues[(self._turn + offset) % len(queues)]
             flying = retries_in_flight + sum(isinstance(one, Task) and one.lane == "retry" for one in held)
-            quotas = lane_quotas(
-                free=left, slots=slots, retries_in_flight=flying, retry_share=self._retry_share, draw=self._rng.random()
-            )
-            held += self._from_queue(queue, quotas, now=now, final=final)
+            held += self._from_queue(queue, free=left, slots=slots, retries_in_flight=flying, now=now, final=final)
         self.was_thorough = self.was_thorough and not held
         return held
 
-    def take_suspect(self, task_id: TaskId, *, now: datetime) -> list[Task | Malformed]:
-        """Claim one task whose worker vanished before; the caller runs nothing beside it."""
+    def take_suspect(self, suspect: Task, *, now: datetime) -> list[Task | Malformed]:
+        """Claim one task whose worker vanished before; the caller runs nothing beside it.
+
+        One that its queue does not allow now is left to a later execution.
+        """
+        granted = 0
+        try:
+            choices = self._serving(suspect.queue)
+            if choices.paused:
+                self._put_off.append(suspect.id)
+                return []
+            if suspect.lane == "retry":
+                granted = self._caps.grant(suspect.queue, 1, limit=choices.max_in_flight_retries, now=now)
+                if not granted:
+                    self._put_off.append(suspect.id)
+                    return []
+        except TidemillError as error:
+            self._note(error)
+            return []
         lease = self._lease(now)
-        claim = claims.take(self._tasks, [task_id], lease=lease, now=now, suspects=True)
+        claim = claims.take(self._tasks, [suspect.id], lease=lease, now=now, suspects=True)
+        self._caps.took(suspect.queue, claim, granted=granted, now=now)
         return self._held(claim, now=now, token=lease.token)
 
     def put_back(self, task: Task, *, due_at: datetime, lane: Lane) -> None:
         """Note that *task* is pending again: a scan that has passed its place must look again."""
         self.was_thorough = False
-        place = self._places.get((task.queue, lane))
-        if place is not None:
-            place.dry_since = None
-            if place.scan.after is not None and due_at <= _time(place.scan.after.due_at):
-                place.scan = place.scan.from_head()
+        for (queue, lanes), place in self._places.items():
+            if queue == task.queue and lane in lanes:
+                place.dry_since = None
+                if _lies_behind(place.scan, priority=task.priority, due_at=due_at):
+                    heapq.heappush(place.returns, due_at)
 
     def _pending_queues(self, *, final: bool) -> list[str]:
         """Return the queues that have work. Finding them steps over all that was claimed, so not at every claim."""
@@ -135,57 +179,97 @@ class Claimer:
         self.was_thorough = False
 
     def _from_queue(
-        self, queue: str, quotas: list[tuple[Lane, int]], *, now: datetime, final: bool
+        self, queue: str, *, free: int, slots: int, retries_in_flight: int, now: datetime, final: bool
     ) -> list[Task | Malformed]:
-        held: list[Task | Malformed] = []
-        unused = 0
-        for lane, quota in quotas:
-            wanted = quota + unused
-            found = self._from_lane(queue, lane, wanted, now=now, final=final)
-            held += found
-            unused = wanted - len(found)
-        first, _ = quotas[0]
-        if not self._was_found_dry(queue, first):  # it gets what no other lane could use
-            held += self._from_lane(queue, first, unused, now=now, final=final)
-        return held
-
-    def _was_found_dry(self, queue: str, lane: Lane) -> bool:
-        """Tell whether this very claim has looked there and found fewer than it wanted."""
-        place = self._places.get((queue, lane))
-        return place is not None and place.dry_since is not None and place.dry_since >= self._claim_started
-
-    def _from_lane(self, queue: str, lane: Lane, limit: int, *, now: datetime, final: bool) -> list[Task | Malformed]:
-        if lane not in self._lanes or limit <= 0 or self.trouble is not None:
+        try:
+            choices = self._serving(queue)
+        except TidemillError as error:  # nobody knows whether it is paused
+            self._note(error)
             return []
-        place = self._places.setdefault((queue, lane), _Place(scan=Scan(queue=queue, lane=lane)))
+        lanes = choices.lanes
+        if not final and self._caps.is_full(queue):
+            lanes = tuple(lane for lane in lanes if lane != "retry")
+            self.was_thorough = False
+        if choices.paused or not lanes:
+            return []
+        asked = shares(
+            choices.selection,
+            lanes=lanes,
+            free=free,
+            slots=slots,
+            retries_in_flight=retries_in_flight,
+            retry_share=choices.retry_share,
+            draw=self._rng.random(),
+        )
+
+        def take(lanes: Lanes, limit: int) -> list[Task | Malformed]:
+            return self._from_lanes(queue, lanes, limit, choices, now=now, final=final)
+
+        return served(asked, take)
+
+    def _from_lanes(
+        self, queue: str, lanes: Lanes, limit: int, choices: Serving, *, now: datetime, final: bool
+    ) -> list[Task | Malformed]:
+        if self.trouble is not None or self._has_just_looked(queue, lanes):
+            return []
+        place = self._places.setdefault((queue, lanes), _Place(scan=Scan(queue=queue, lanes=lanes)))
         started = self._monotonic()
-        if final or self._wants_full_look(place, started):
+        goes_first = choices.selection == "retries_first" and lanes == RETRY
+        if final or place.full_look_is_due(started, eager=goes_first or place.has_returned(now)):
             place.scan = place.scan.from_head()
-        elif place.dry_since is not None and started - place.dry_since < DRY_SEC:
+        elif place.dry_since is not None and started - place.dry_since < DRY_SEC and not goes_first:
             self.was_thorough = False
             return []
         is_full = place.scan.after is None
         self.was_thorough = self.was_thorough and is_full
-        lease = self._lease(now)
-        try:
-            claim = claims.claim(self._tasks, place.scan, limit=limit, lease=lease, now=now, rng=self._rng)
-        except TidemillError as error:  # kept, not raised: tasks of another lane may be held already
-            self._note(error)
+        claim = self._claimed(queue, place.scan, limit, choices, now=now)
+        if claim is None:
             return []
         if is_full:
             place.full_look_at = started
             place.full_look_cost = self._monotonic() - started
+            place.looked_from_head(now)
         place.scan = claim.scan
         place.dry_since = started if claim.dry else None
-        return self._held(claim, now=now, token=lease.token)
+        place.denied_at = started if claim.denied else None
+        return list(claim.tasks)
 
-    def _wants_full_look(self, place: _Place, at: float) -> bool:
-        return at - place.full_look_at > max(LOOK_AGAIN_SEC, LOOK_COST * place.full_look_cost)
+    def _claimed(self, queue: str, scan: Scan, limit: int, choices: Serving, *, now: datetime) -> claims.Claim | None:
+        """Claim, and account for what was claimed; ``None`` where that is not known, and noted."""
+        granted = 0
+
+        def grant(wanted: int) -> int:
+            nonlocal granted
+            granted = self._caps.grant(queue, wanted, limit=choices.max_in_flight_retries, now=now)
+            return granted
+
+        lease = self._lease(now)
+        try:
+            claim = claims.claim(self._tasks, scan, limit=limit, lease=lease, now=now, rng=self._rng, grant=grant)
+        except TidemillError as error:  # kept, not raised: tasks of another lane may be held already
+            self._note(error)
+            return None
+        self._caps.took(queue, claim, granted=granted, now=now)
+        held = self._held(claim, now=now, token=lease.token)
+        if choices.selection != "oldest_first" and len(choices.lanes) > 1:
+            self.overtakes += [one for one in held if isinstance(one, Task) and one.lane == "retry"]
+        return claim
+
+    def _has_just_looked(self, queue: str, lanes: Lanes) -> bool:
+        """Tell whether this very claim has looked there and found fewer than it wanted, or none it may take."""
+        for (its, wider), place in self._places.items():
+            if its != queue or not set(lanes) <= set(wider):
+                continue
+            ended_at = place.dry_since if place.denied_at is None or lanes != wider else place.denied_at
+            if ended_at is not None and ended_at >= self._claim_started:
+                return True
+        return False
 
     def _held(self, claim: claims.Claim, *, now: datetime, token: str) -> list[Task | Malformed]:
         self._report["claimed"] += len(claim.tasks)
         self._report["missed"] += claim.lost
-        self.suspects += [one for one in claim.suspects if one not in self.suspects]
+        known = [*self._put_off, *(one.id for one in self.suspects)]
+        self.suspects += [one for one in claim.suspects if one.id not in known]
         self._note_interruption(claim)
         if claim.unresolved:
             self.unseen_tokens.append(token)
@@ -209,6 +293,14 @@ class Claimer:
 
     def _lease(self, now: datetime) -> Lease:
         return Lease(token=uuid.uuid4().hex, owner=self._owner, expires_at=self._lease_until(now))
+
+
+def _lies_behind(scan: Scan, *, priority: int, due_at: datetime) -> bool:
+    """Tell whether a task of this *priority* will come up where *scan* has passed already."""
+    after = scan.after
+    if after is None:
+        return False
+    return (-priority, due_at) <= (-after.priority, _time(after.due_at))
 
 
 def _time(value: object) -> datetime:

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from tidemill.admission import Limits
+from tidemill.classify import COMMON, Rules
 from tidemill.clock import Clock
-from tidemill.model import LANES, Lane, RetryPolicy, Task
+from tidemill.executor.serving import Serving, serving
+from tidemill.model import LANES, Lane, Task
+from tidemill.policies import QueueOptions, RetryPolicy, Selection
 from tidemill.registry import Registry
 from tidemill.retry import resolved
 from tidemill.settings import Settings
@@ -28,27 +31,51 @@ class Order:
     owner: str
     remaining: timedelta
     queues: Sequence[str] = ()
-    lanes: Sequence[Lane] = LANES
+    lanes: tuple[Lane, ...] = LANES
+    selection: Selection | None = None
     concurrency: int | None = None
     batch_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """What the executions of a process share. Time and chance are given, so that tests can own them."""
+    """What the executions of a process share. Time and chance are given, so that tests can own them.
+
+    ``options`` tells what a queue chooses for itself.
+    """
 
     tasks: Tasks
     registry: Registry
     settings: Settings
     clock: Clock
+    options: Callable[[str], QueueOptions]
     rng: random.Random = field(default_factory=random.Random)
     monotonic: Callable[[], float] = time.monotonic
+
+    def serving(self, queue: str, order: Order) -> Serving:
+        """Return how *order* has *queue* served.
+
+        Raises:
+            UnavailableError: MongoDB did not say what the queue chooses.
+        """
+        return serving(
+            self.options(queue),
+            asked=order.selection,
+            lanes=order.lanes,
+            selection=self.settings.selection,
+            retry_share=self.settings.retry_share,
+        )
 
     def policy(self, task: Task) -> RetryPolicy:
         """Return how *task* is retried."""
         task_type = self.registry.get(task.name)
         registered = task_type.retry if task_type is not None else None
         return resolved(task, registered=registered, deployment=self.settings.retry)
+
+    def rules(self, task: Task) -> Rules:
+        """Return what the function of *task* adds to the rules of classification."""
+        task_type = self.registry.get(task.name)
+        return COMMON if task_type is None else task_type.rules
 
     def limits(self, task: Task) -> Limits:
         """Return what admission needs to know of *task*."""

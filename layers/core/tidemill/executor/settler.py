@@ -10,6 +10,7 @@ from tidemill.errors import TidemillError
 from tidemill.executor.report import Report
 from tidemill.settlement import Settlement
 from tidemill.store import Tasks, settles
+from tidemill.store.settles import Verdict
 
 FLUSH_SEC: Final = 0.2
 FLUSH_SIZE: Final = 100
@@ -50,24 +51,24 @@ class Settler:
         full = len(self._held) >= FLUSH_SIZE and not self._pause
         return bool(self._held) and (full or self._monotonic() >= self._due)
 
-    def flush(self, *, now: datetime) -> tuple[Settlement, ...]:
-        """Try to write all that is held; return what is settled now."""
+    def flush(self, *, now: datetime) -> Verdict:
+        """Try to write all that is held; return what is known now of what was."""
         if not self._held:
-            return ()
+            return Verdict()
         try:
             verdict = settles.settle(self._tasks, self._held, now=now)
         except TidemillError:
             self._report["errors"] += 1
             self._pause = min(max(self._pause * 2, FIRST_PAUSE_SEC), LAST_PAUSE_SEC)
             self._due = self._monotonic() + self._pause
-            return ()
+            return Verdict()
         self._pause = 0.0
         self._held.clear()
         for settlement in verdict.settled:
             self._report.settled(settlement.outcome)
         self._report["lost"] += len(verdict.lost)
         self._report["stuck"] += len(verdict.stuck)
-        return verdict.settled
+        return verdict
 
     def give_up(self) -> None:
         """Count what could not be confirmed; its leases will tell."""

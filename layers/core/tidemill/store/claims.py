@@ -7,6 +7,7 @@ after any error the read-back decides what was claimed; a token is never used fo
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -37,9 +38,10 @@ class Claim:
 
     Attributes:
         tasks: Held under the lease, in the order of the queue.
-        suspects: Still free; their worker vanished before, so they are claimed by id and run alone.
+        suspects: Still free; their worker vanished before, so each is claimed by its id and run alone.
         unclaimable: Still free, and no claim can ever take them.
         scanned, lost: Ids that were read and tried, and those another claimer was quicker with.
+        denied: Retries that were read, but not granted.
         dry: The scan found fewer than it asked for.
         error: What interrupted the stamp; *tasks* is nevertheless what it claimed, unless ``unresolved``:
             then some tasks may carry the token unseen.
@@ -48,10 +50,11 @@ class Claim:
 
     scan: Scan
     tasks: tuple[Task | Malformed, ...] = ()
-    suspects: tuple[TaskId, ...] = ()
+    suspects: tuple[Task, ...] = ()
     unclaimable: tuple[Malformed, ...] = ()
     scanned: int = 0
     lost: int = 0
+    denied: int = 0
     dry: bool = False
     error: PyMongoError | None = None
     unresolved: bool = False
@@ -66,8 +69,20 @@ def queues(tasks: Tasks) -> list[Any]:
         return [group["_id"] for group in found]
 
 
-def claim(tasks: Tasks, scan: Scan, *, limit: int, lease: Lease, now: datetime, rng: random.Random) -> Claim:
-    """Take up to *limit* due tasks of the scan's lane under *lease*, whose token must be new.
+def claim(
+    tasks: Tasks,
+    scan: Scan,
+    *,
+    limit: int,
+    lease: Lease,
+    now: datetime,
+    rng: random.Random,
+    grant: Callable[[int], int] = lambda wanted: wanted,
+) -> Claim:
+    """Take up to *limit* due tasks of the scan's lanes under *lease*, whose token must be new.
+
+    *grant* is asked how many of so many retries may be taken, once it is known that they are there and before any
+    is; what it raises comes through, with nothing changed.
 
     Raises:
         UnavailableError: The ids could not be read; nothing was changed.
@@ -77,23 +92,24 @@ def claim(tasks: Tasks, scan: Scan, *, limit: int, lease: Lease, now: datetime, 
     window = due_keys(tasks, scan, limit=limit * scan.width, now=now)
     dry = len(window) < limit * scan.width
     window = [key for key in window if key["_id"] not in scan.hopeless]
-    chosen = window if len(window) <= limit else _sample(window, limit, rng)
+    chosen, denied = _granted(window if len(window) <= limit else _sample(window, limit, rng), grant)
     if not chosen:
-        return Claim(scan=scan, dry=dry)
+        return Claim(scan=scan, dry=dry and not denied, denied=denied)
     taken = take(tasks, [key["_id"] for key in chosen], lease=lease, now=now)
     return replace(
         taken,
         scan=_next_scan(scan, window, chosen, taken),
-        dry=dry and taken.error is None,
+        dry=dry and taken.error is None and not denied,
+        denied=denied,
         unclaimable=taken.unclaimable + _unstampable(chosen, taken),
     )
 
 
 def due_keys(tasks: Tasks, scan: Scan, *, limit: int, now: datetime) -> list[dict[str, Any]]:
-    """Return ``_id, priority, due_at`` of the next due tasks, from the index alone: one key a task."""
+    """Return ``_id, lane, priority, due_at`` of the next due tasks, from the index alone: one key a task."""
     with translated():
         found = tasks.with_options(codec_options=_KEYS).find(
-            due_filter(scan, now=now), {"_id": 1, "priority": 1, "due_at": 1}, hint=indexes.CLAIM
+            due_filter(scan, now=now), {"_id": 1, "lane": 1, "priority": 1, "due_at": 1}, hint=indexes.CLAIM
         )
         return list(found.sort(ORDER).limit(limit).batch_size(limit + 1))
 
@@ -125,7 +141,7 @@ def take(tasks: Tasks, ids: list[TaskId], *, lease: Lease, now: datetime, suspec
     return _sorted_out(found, lease=lease, now=now, tried=len(ids), error=error)
 
 
-_NOWHERE: Final = Scan(queue="", lane="fresh")
+_NOWHERE: Final = Scan(queue="", lanes=())
 
 
 def _free(now: datetime, *, suspects: bool) -> dict[str, Any]:
@@ -145,7 +161,7 @@ def _sorted_out(
     found: list[RawBSONDocument], *, lease: Lease, now: datetime, tried: int, error: PyMongoError | None
 ) -> Claim:
     held: list[Task | Malformed] = []
-    suspects: list[TaskId] = []
+    suspects: list[Task] = []
     unclaimable: list[Malformed] = []
     for raw in found:
         task = read(raw)
@@ -155,7 +171,7 @@ def _sorted_out(
             if not _countable(decode(raw).get("attempts")):
                 unclaimable.append(task)
         elif task.crashes > 0 and task.due_at <= now:
-            suspects.append(task.id)
+            suspects.append(task)
     return Claim(
         scan=_NOWHERE,
         tasks=tuple(sorted(held, key=_queue_order)),
@@ -173,6 +189,20 @@ def _queue_order(task: Task | Malformed) -> tuple[int, datetime]:
 
 def _countable(attempts: object) -> bool:
     return isinstance(attempts, int | float) and not isinstance(attempts, bool) and 0 <= attempts < MAX_ATTEMPTS
+
+
+def _granted(keys: list[dict[str, Any]], grant: Callable[[int], int]) -> tuple[list[dict[str, Any]], int]:
+    """Return the *keys* that may be taken, and how many retries may not: the last of them."""
+    retries = sum(key["lane"] == "retry" for key in keys)
+    denied = retries - (grant(retries) if retries else 0)
+    allowed: list[dict[str, Any]] = []
+    left = retries - denied
+    for key in keys:
+        if key["lane"] == "retry":
+            left -= 1
+        if key["lane"] != "retry" or left >= 0:
+            allowed.append(key)
+    return allowed, denied
 
 
 def _sample(window: list[dict[str, Any]], limit: int, rng: random.Random) -> list[dict[str, Any]]:
