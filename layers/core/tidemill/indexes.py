@@ -13,7 +13,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from tidemill.documents import DEAD_LETTERS, TASKS
+from tidemill.documents import DEAD_LETTERS, QUEUE_STATS, TASKS
 
 CLAIM: Final = "claim"
 DELAYED: Final = "delayed"
@@ -108,12 +108,14 @@ INDEXES: Final = (
         keys=(("fingerprint", ASCENDING), ("dead_lettered_at", ASCENDING)),
     ),
     Index(collection=DEAD_LETTERS, name=RETENTION, keys=(("retain_from", ASCENDING),), expires=True),
+    Index(collection=QUEUE_STATS, name=RETENTION, keys=(("minute", ASCENDING),), expires=True),
 )
+COLLECTIONS: Final = (TASKS, DEAD_LETTERS, QUEUE_STATS)
 
 
 def missing(db: Database[Any]) -> tuple[Index, ...]:
     """Return the indexes that *db* lacks."""
-    have = {(name, index) for name in (TASKS, DEAD_LETTERS) for index in db[name].index_information()}
+    have = {(name, index) for name in COLLECTIONS for index in db[name].index_information()}
     return tuple(index for index in INDEXES if (index.collection, index.name) not in have)
 
 
@@ -130,7 +132,7 @@ def create(db: Database[Any], indexes: tuple[Index, ...] = INDEXES, *, retention
 
     Safe to repeat and to stop half-way. May take minutes on millions of tasks; nothing is blocked meanwhile.
     """
-    for collection in (TASKS, DEAD_LETTERS):
+    for collection in COLLECTIONS:
         ours = [index for index in indexes if index.collection == collection]
         made = db[collection].index_information()
         _make(db[collection], [index.model(retention) for index in ours if index.name not in made])

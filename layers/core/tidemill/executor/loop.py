@@ -12,13 +12,16 @@ from tidemill.admission import Release, Start, admit
 from tidemill.errors import TidemillError
 from tidemill.executor.cancellations import Cancellations
 from tidemill.executor.claimer import Claimer
-from tidemill.executor.outcomes import after_end, after_timeout, malformed
+from tidemill.executor.outcomes import Terms, after_end, after_timeout, malformed
 from tidemill.executor.report import Report
+from tidemill.executor.retry_caps import RetryCaps
 from tidemill.executor.runtime import Order, Runtime
 from tidemill.executor.settler import Settler
+from tidemill.load import Loads
 from tidemill.model import Malformed, Retried, Task, TaskId
 from tidemill.settlement import Settlement
 from tidemill.slots import Ended, Running, Slots
+from tidemill.stats import Tally
 from tidemill.store import settles, within
 
 LEASE_GRACE: Final = timedelta(seconds=5)
@@ -58,17 +61,26 @@ class Execution:
         self._report = Report()
         self._slots = Slots(order.concurrency or runtime.settings.concurrency, monotonic=runtime.monotonic)
         self._settler = Settler(runtime.tasks, report=self._report, monotonic=runtime.monotonic)
+        self._caps = RetryCaps(
+            runtime.tasks.database,
+            owner=order.owner,
+            until=self._lease_until,
+            report=self._report,
+            monotonic=runtime.monotonic,
+        )
         self._claimer = Claimer(
             runtime.tasks,
             owner=order.owner,
-            lease_until=lambda now: now + self._remaining() + LEASE_GRACE,
+            lease_until=self._lease_until,
             queues=order.queues,
-            lanes=order.lanes,
-            retry_share=runtime.settings.retry_share,
+            serving=lambda queue: runtime.serving(queue, order),
+            caps=self._caps,
             report=self._report,
             rng=runtime.rng,
             monotonic=runtime.monotonic,
         )
+        self._loads = Loads(runtime.tasks, runtime.options, monotonic=runtime.monotonic)
+        self._tally = Tally(runtime.tasks, slots=self._slots.size, monotonic=runtime.monotonic)
         self._started: list[TaskId] = []
         self._alone = False
         self._next_claim = 0.0
@@ -101,6 +113,7 @@ class Execution:
             self._report["timed_out"] += 1
             self._settle(late.task, after_timeout, late)
         self._flush(force=not self._slots.running)
+        self._write_statistics(force=False)
         if self._slots.running:
             with self._within():
                 self._cancellations.look(self._slots.running)
@@ -184,7 +197,9 @@ class Execution:
             return
         try:
             with self._within():
-                self._report["released"] += settles.release(self._runtime.tasks, tasks, now=self._now())
+                now = self._now()
+                self._report["released"] += settles.release(self._runtime.tasks, tasks, now=now)
+                self._caps.ended(tasks, now=now)
         except TidemillError:
             self._report["errors"] += 1
             self._claimer.unseen_tokens += [task.lease.token for task in tasks if task.lease is not None]
@@ -192,16 +207,24 @@ class Execution:
     # Settling, watching, leaving
 
     def _settle(self, task: Task, judged: Callable[..., Settlement], what: Ended | Running) -> None:
-        policy, draw = self._runtime.policy(task), self._runtime.rng.random()
-        self._settler.add(judged(what, policy, now=self._now(), draw=draw))
+        now = self._now()
+        with self._within():
+            load = self._loads.of(task.queue, now=now)
+        terms = Terms(policy=self._runtime.policy(task), rules=self._runtime.rules(task), load=load)
+        settlement = judged(what, terms, now=now, draw=self._runtime.rng.random())
+        if isinstance(settlement.outcome, Retried):
+            self._loads.retried(task.queue)
+        self._settler.add(settlement)
 
     def _flush(self, *, force: bool) -> None:
         if not (force or self._settler.is_due()):
             return
         now = self._now()
         with self._within():
-            settled = self._settler.flush(now=now)
-        for settlement in settled:
+            verdict = self._settler.flush(now=now)
+            self._caps.ended([one.task for one in (*verdict.settled, *verdict.lost)], now=now)
+        self._tally.settled(verdict.settled, now=now)
+        for settlement in verdict.settled:
             outcome, task = settlement.outcome, settlement.task
             if isinstance(outcome, Retried) and isinstance(task, Task):
                 self._claimer.put_back(task, due_at=outcome.next_retry_at, lane="retry")
@@ -213,8 +236,18 @@ class Execution:
                 time.sleep(min(max((self._settler.next_flush() or 0) - self._monotonic(), 0), 1.0))
         self._settler.give_up()
         self._give_back_unseen()
+        self._write_statistics(force=True)
         self._report["leftovers"] += self._slots.leftovers()
         self._slots.close()
+
+    def _write_statistics(self, *, force: bool) -> None:
+        self._tally.overtook(self._claimer.overtakes)
+        self._claimer.overtakes.clear()
+        try:
+            with self._within():
+                self._tally.write(now=self._now(), force=force)
+        except TidemillError:
+            self._report["errors"] += 1
 
     def _give_back_unseen(self) -> None:
         if not self._claimer.unseen_tokens:
@@ -242,6 +275,9 @@ class Execution:
 
     def _has_time(self) -> bool:
         return self._remaining() >= self._settings.max_task_timeout + self._settings.margin
+
+    def _lease_until(self, now: datetime) -> datetime:
+        return now + self._remaining() + LEASE_GRACE
 
     def _remaining(self) -> timedelta:
         return timedelta(seconds=self._deadline - self._monotonic())

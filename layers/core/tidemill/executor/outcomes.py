@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from tidemill.classify import bounded, classify
+from tidemill.classify import COMMON, Rules, bounded, classify, is_retried
 from tidemill.documents import LATEST
-from tidemill.errors import Snooze
-from tidemill.model import Failed, Failure, Malformed, Outcome, Retried, RetryPolicy, Run, Snoozed, Succeeded
+from tidemill.errors import Snooze, TaskTimeoutError
+from tidemill.model import Failed, Failure, Malformed, Outcome, Retried, Run, Snoozed, Succeeded
+from tidemill.policies import RetryPolicy
+from tidemill.pressure import CALM, Load
 from tidemill.results import storable
 from tidemill.retry import after_failure
 from tidemill.settlement import Settlement
@@ -19,9 +22,18 @@ MIN_SNOOZE: Final = timedelta(seconds=1)
 """A snooze costs no attempt, so one that ended at once would go round for as long as its executor lives."""
 
 
-def after_end(ended: Ended, policy: RetryPolicy, *, now: datetime, draw: float) -> Settlement:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What decides about a failed attempt: the task's policy, its function's rules, its queue's load."""
+
+    policy: RetryPolicy
+    rules: Rules = COMMON
+    load: Load = CALM
+
+
+def after_end(ended: Ended, terms: Terms, *, now: datetime, draw: float) -> Settlement:
     """Return how the attempt of a function that returned or raised is settled."""
-    outcome = _outcome(ended, policy, now=now, draw=draw)
+    outcome = _outcome(ended, terms, now=now, draw=draw)
     run = Run(
         started_at=ended.running.started_at,
         duration=ended.duration,
@@ -31,11 +43,15 @@ def after_end(ended: Ended, policy: RetryPolicy, *, now: datetime, draw: float) 
     return Settlement(task=ended.running.task, outcome=outcome, run=run)
 
 
-def after_timeout(late: Running, policy: RetryPolicy, *, now: datetime, draw: float) -> Settlement:
+def after_timeout(late: Running, terms: Terms, *, now: datetime, draw: float) -> Settlement:
     """Return how the attempt of a function that ran past its deadline is settled."""
     allowed = timedelta(seconds=late.ctx.deadline - late.started)
-    failure = Failure(message=f"it ran longer than {allowed.total_seconds():g} s", code="timeout")
-    outcome = after_failure(failure, policy, attempts=late.task.attempts, now=now, draw=draw)
+    failure = Failure(
+        message=f"it ran longer than {allowed.total_seconds():g} s",
+        code="timeout",
+        retryable=is_retried(TaskTimeoutError, terms.rules),
+    )
+    outcome = after_failure(failure, terms.policy, attempts=late.task.attempts, now=now, draw=draw, load=terms.load)
     run = Run(started_at=late.started_at, duration=allowed, status="timed_out", note=failure.message)
     return Settlement(task=late.task, outcome=outcome, run=run)
 
@@ -46,14 +62,16 @@ def malformed(document: Malformed) -> Failed:
     return Failed(failure=failure, reason="malformed")
 
 
-def _outcome(ended: Ended, policy: RetryPolicy, *, now: datetime, draw: float) -> Outcome:
+def _outcome(ended: Ended, terms: Terms, *, now: datetime, draw: float) -> Outcome:
     error = ended.error
     if error is None:
         return Succeeded(result=storable(ended.result))
     until = _snoozed_until(error, now=now)
     if until is not None:
         return Snoozed(until=until)
-    return after_failure(classify(error), policy, attempts=ended.running.task.attempts, now=now, draw=draw)
+    failure = classify(error, terms.rules)
+    attempts = ended.running.task.attempts
+    return after_failure(failure, terms.policy, attempts=attempts, now=now, draw=draw, load=terms.load)
 
 
 def _snoozed_until(error: BaseException, *, now: datetime) -> datetime | None:
