@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 import random
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
 
-from tidemill.documents import EARLIEST
 from tidemill.errors import TidemillError
+from tidemill.executor.places import LOOK_AGAIN_SEC, LOOK_COST, Places
 from tidemill.executor.report import Report
 from tidemill.executor.retry_caps import RetryCaps
 from tidemill.executor.serving import Serving
@@ -19,48 +16,6 @@ from tidemill.model import Lane, Lease, Malformed, Task, TaskId
 from tidemill.selection import RETRY, Lanes, served, shares
 from tidemill.store import Tasks, claims, sweeps
 from tidemill.store.scans import Scan
-
-LOOK_AGAIN_SEC: Final = 1.0
-"""How often a scan starts from the head, for higher priorities and for what was put back behind it."""
-
-LOOK_COST: Final = 30.0
-"""A full look may take one part in so many of the time."""
-
-CHEAP_LOOK_SEC: Final = 0.005
-"""A full look that took less is taken whenever it is known what to look for."""
-
-DRY_SEC: Final = 0.5
-"""How long lanes without due tasks are left alone."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Place:
-    """Where the scan of a queue's lanes is; times are readings of the monotonic clock.
-
-    ``returns`` is a heap of when tasks that were put back behind the scan are due.
-    """
-
-    scan: Scan
-    full_look_at: float = -1e9
-    full_look_cost: float = 0.0
-    dry_since: float | None = None
-    denied_at: float | None = None
-    returns: list[datetime] = field(default_factory=list)
-
-    def full_look_is_due(self, at: float, *, eager: bool) -> bool:
-        """Tell whether to start from the head; *eager* where something is to be found there."""
-        if eager and self.full_look_cost < CHEAP_LOOK_SEC:
-            return True
-        return at - self.full_look_at > max(LOOK_AGAIN_SEC, LOOK_COST * self.full_look_cost)
-
-    def has_returned(self, now: datetime) -> bool:
-        """Tell whether something that was put back behind the scan is due."""
-        return bool(self.returns) and self.returns[0] <= now
-
-    def looked_from_head(self, now: datetime) -> None:
-        """Forget what a look from the head has seen."""
-        while self.has_returned(now):
-            heapq.heappop(self.returns)
 
 
 class Claimer:
@@ -88,7 +43,7 @@ class Claimer:
         self._report = report
         self._rng = rng
         self._monotonic = monotonic
-        self._places: dict[tuple[str, Lanes], _Place] = {}
+        self._places = Places()
         self._known_queues: list[str] = []
         self._next_queue_look = -1e9
         self._claim_started = 0.0
@@ -153,11 +108,7 @@ class Claimer:
     def put_back(self, task: Task, *, due_at: datetime, lane: Lane) -> None:
         """Note that *task* is pending again: a scan that has passed its place must look again."""
         self.was_thorough = False
-        for (queue, lanes), place in self._places.items():
-            if queue == task.queue and lane in lanes:
-                place.dry_since = None
-                if _lies_behind(place.scan, priority=task.priority, due_at=due_at):
-                    heapq.heappush(place.returns, due_at)
+        self._places.put_back(task, due_at=due_at, lane=lane)
 
     def _pending_queues(self, *, final: bool) -> list[str]:
         """Return the queues that have work. Finding them steps over all that was claimed, so not at every claim."""
@@ -210,28 +161,22 @@ class Claimer:
     def _from_lanes(
         self, queue: str, lanes: Lanes, limit: int, choices: Serving, *, now: datetime, final: bool
     ) -> list[Task | Malformed]:
-        if self.trouble is not None or self._has_just_looked(queue, lanes):
+        if self.trouble is not None or self._places.is_exhausted(queue, lanes, since=self._claim_started):
             return []
-        place = self._places.setdefault((queue, lanes), _Place(scan=Scan(queue=queue, lanes=lanes)))
+        place = self._places.of(queue, lanes)
         started = self._monotonic()
         goes_first = choices.selection == "retries_first" and lanes == RETRY
-        if final or place.full_look_is_due(started, eager=goes_first or place.has_returned(now)):
+        if final or place.full_look_is_due(started, now=now, goes_first=goes_first):
             place.scan = place.scan.from_head()
-        elif place.dry_since is not None and started - place.dry_since < DRY_SEC and not goes_first:
+        elif place.is_dry(started) and not goes_first:
             self.was_thorough = False
             return []
-        is_full = place.scan.after is None
-        self.was_thorough = self.was_thorough and is_full
+        self.was_thorough = self.was_thorough and place.scan.after is None
         claim = self._claimed(queue, place.scan, limit, choices, now=now)
         if claim is None:
             return []
-        if is_full:
-            place.full_look_at = started
-            place.full_look_cost = self._monotonic() - started
-            place.looked_from_head(now)
+        place.looked(started=started, ended=self._monotonic(), now=now, dry=claim.dry, denied=claim.denied > 0)
         place.scan = claim.scan
-        place.dry_since = started if claim.dry else None
-        place.denied_at = started if claim.denied else None
         return list(claim.tasks)
 
     def _claimed(self, queue: str, scan: Scan, limit: int, choices: Serving, *, now: datetime) -> claims.Claim | None:
@@ -254,16 +199,6 @@ class Claimer:
         if choices.selection != "oldest_first" and len(choices.lanes) > 1:
             self.overtakes += [one for one in held if isinstance(one, Task) and one.lane == "retry"]
         return claim
-
-    def _has_just_looked(self, queue: str, lanes: Lanes) -> bool:
-        """Tell whether this very claim has looked there and found fewer than it wanted, or none it may take."""
-        for (its, wider), place in self._places.items():
-            if its != queue or not set(lanes) <= set(wider):
-                continue
-            ended_at = place.dry_since if place.denied_at is None or lanes != wider else place.denied_at
-            if ended_at is not None and ended_at >= self._claim_started:
-                return True
-        return False
 
     def _held(self, claim: claims.Claim, *, now: datetime, token: str) -> list[Task | Malformed]:
         self._report["claimed"] += len(claim.tasks)
@@ -293,15 +228,3 @@ class Claimer:
 
     def _lease(self, now: datetime) -> Lease:
         return Lease(token=uuid.uuid4().hex, owner=self._owner, expires_at=self._lease_until(now))
-
-
-def _lies_behind(scan: Scan, *, priority: int, due_at: datetime) -> bool:
-    """Tell whether a task of this *priority* will come up where *scan* has passed already."""
-    after = scan.after
-    if after is None:
-        return False
-    return (-priority, due_at) <= (-after.priority, _time(after.due_at))
-
-
-def _time(value: object) -> datetime:
-    return value if isinstance(value, datetime) else EARLIEST

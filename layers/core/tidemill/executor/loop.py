@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Final
@@ -12,17 +12,18 @@ from tidemill.admission import Release, Start, admit
 from tidemill.errors import TidemillError
 from tidemill.executor.cancellations import Cancellations
 from tidemill.executor.claimer import Claimer
-from tidemill.executor.outcomes import Terms, after_end, after_timeout, malformed
+from tidemill.executor.giving_back import GivingBack
+from tidemill.executor.judge import Judge
+from tidemill.executor.outcomes import malformed
 from tidemill.executor.report import Report
 from tidemill.executor.retry_caps import RetryCaps
 from tidemill.executor.runtime import Order, Runtime
 from tidemill.executor.settler import Settler
-from tidemill.load import Loads
 from tidemill.model import Malformed, Retried, Task, TaskId
 from tidemill.settlement import Settlement
-from tidemill.slots import Ended, Running, Slots
+from tidemill.slots import Slots
 from tidemill.stats import Tally
-from tidemill.store import settles, within
+from tidemill.store import within
 
 LEASE_GRACE: Final = timedelta(seconds=5)
 """What a lease outlives its invocation by: nothing living is ever reclaimed."""
@@ -57,7 +58,6 @@ class Execution:
         self._monotonic = runtime.monotonic
         self._deadline = runtime.monotonic() + order.remaining.total_seconds()
         self._batch_size = order.batch_size or runtime.settings.batch_size
-        self._owner = order.owner
         self._report = Report()
         self._slots = Slots(order.concurrency or runtime.settings.concurrency, monotonic=runtime.monotonic)
         self._settler = Settler(runtime.tasks, report=self._report, monotonic=runtime.monotonic)
@@ -79,7 +79,10 @@ class Execution:
             rng=runtime.rng,
             monotonic=runtime.monotonic,
         )
-        self._loads = Loads(runtime.tasks, runtime.options, monotonic=runtime.monotonic)
+        self._giving_back = GivingBack(
+            runtime.tasks, owner=order.owner, clock=runtime.clock, caps=self._caps, report=self._report
+        )
+        self._judge = Judge(runtime)
         self._tally = Tally(runtime.tasks, slots=self._slots.size, monotonic=runtime.monotonic)
         self._started: list[TaskId] = []
         self._alone = False
@@ -108,10 +111,12 @@ class Execution:
             if self._claimer.was_thorough or not (self._claim(final=True) or self._may_try_again()):
                 return False
         for ended in self._slots.ended(wait=self._wait()):
-            self._settle(ended.running.task, after_end, ended)
+            with self._within():
+                self._settler.add(self._judge.ended(ended))
         for late in self._slots.overdue():
             self._report["timed_out"] += 1
-            self._settle(late.task, after_timeout, late)
+            with self._within():
+                self._settler.add(self._judge.late(late))
         self._flush(force=not self._slots.running)
         self._write_statistics(force=False)
         if self._slots.running:
@@ -182,7 +187,8 @@ class Execution:
                     released.append(task)
                 case _:
                     self._settler.add(Settlement(task=task, outcome=admission))
-        self._release(released)
+        with self._within():
+            self._giving_back.release(released)
 
     def _start(self, task: Task, *, timeout: timedelta, max_retries: int, now: datetime) -> None:
         task_type = self._runtime.registry.get(task.name)
@@ -192,29 +198,7 @@ class Execution:
         is_last = task.attempts > max_retries
         self._slots.start(task, task_type, timeout=timeout, is_last_attempt=is_last, now=now)
 
-    def _release(self, tasks: Sequence[Task]) -> None:
-        if not tasks:
-            return
-        try:
-            with self._within():
-                now = self._now()
-                self._report["released"] += settles.release(self._runtime.tasks, tasks, now=now)
-                self._caps.ended(tasks, now=now)
-        except TidemillError:
-            self._report["errors"] += 1
-            self._claimer.unseen_tokens += [task.lease.token for task in tasks if task.lease is not None]
-
     # Settling, watching, leaving
-
-    def _settle(self, task: Task, judged: Callable[..., Settlement], what: Ended | Running) -> None:
-        now = self._now()
-        with self._within():
-            load = self._loads.of(task.queue, now=now)
-        terms = Terms(policy=self._runtime.policy(task), rules=self._runtime.rules(task), load=load)
-        settlement = judged(what, terms, now=now, draw=self._runtime.rng.random())
-        if isinstance(settlement.outcome, Retried):
-            self._loads.retried(task.queue)
-        self._settler.add(settlement)
 
     def _flush(self, *, force: bool) -> None:
         if not (force or self._settler.is_due()):
@@ -235,7 +219,8 @@ class Execution:
             if len(self._settler):
                 time.sleep(min(max((self._settler.next_flush() or 0) - self._monotonic(), 0), 1.0))
         self._settler.give_up()
-        self._give_back_unseen()
+        with self._within():
+            self._giving_back.release_unseen(self._claimer.unseen_tokens, started=self._started)
         self._write_statistics(force=True)
         self._report["leftovers"] += self._slots.leftovers()
         self._slots.close()
@@ -247,21 +232,6 @@ class Execution:
             with self._within():
                 self._tally.write(now=self._now(), force=force)
         except TidemillError:
-            self._report["errors"] += 1
-
-    def _give_back_unseen(self) -> None:
-        if not self._claimer.unseen_tokens:
-            return
-        try:
-            with self._within():
-                self._report["released"] += settles.release_unseen(
-                    self._runtime.tasks,
-                    owner=self._owner,
-                    tokens=self._claimer.unseen_tokens,
-                    started=self._started,
-                    now=self._now(),
-                )
-        except TidemillError:  # their leases end with this invocation
             self._report["errors"] += 1
 
     def _wait(self) -> float:

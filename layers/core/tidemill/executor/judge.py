@@ -1,0 +1,37 @@
+"""What becomes of an attempt: the policy, the rules and the load that hold for it, brought together."""
+
+from __future__ import annotations
+
+from tidemill.executor.outcomes import Terms, after_end, after_timeout
+from tidemill.executor.runtime import Runtime
+from tidemill.load import Loads
+from tidemill.model import Retried, Task
+from tidemill.settlement import Settlement
+from tidemill.slots import Ended, Running
+
+
+class Judge:
+    """Judges the attempts of one execution. May ask MongoDB for the load of a queue, at most once a second."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._loads = Loads(runtime.tasks, runtime.options, monotonic=runtime.monotonic)
+
+    def ended(self, ended: Ended) -> Settlement:
+        """Return how the attempt of a function that returned or raised is settled."""
+        now, terms = self._runtime.clock.now(), self._terms(ended.running.task)
+        return self._noted(after_end(ended, terms, now=now, draw=self._runtime.rng.random()))
+
+    def late(self, late: Running) -> Settlement:
+        """Return how the attempt of a function that ran past its deadline is settled."""
+        now, terms = self._runtime.clock.now(), self._terms(late.task)
+        return self._noted(after_timeout(late, terms, now=now, draw=self._runtime.rng.random()))
+
+    def _terms(self, task: Task) -> Terms:
+        load = self._loads.of(task.queue, now=self._runtime.clock.now())
+        return Terms(policy=self._runtime.policy(task), rules=self._runtime.rules(task), load=load)
+
+    def _noted(self, settlement: Settlement) -> Settlement:
+        if isinstance(settlement.outcome, Retried) and isinstance(settlement.task, Task):
+            self._loads.retried(settlement.task.queue)
+        return settlement

@@ -1,0 +1,101 @@
+"""Where the scans of an execution are, lane by lane: when one looks again from its head, and when it need not look."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from tidemill.documents import EARLIEST
+from tidemill.model import Lane, Task
+from tidemill.selection import Lanes
+from tidemill.store.scans import Scan
+
+LOOK_AGAIN_SEC: Final = 1.0
+"""How often a scan starts from the head, for higher priorities and for what was put back behind it."""
+
+LOOK_COST: Final = 30.0
+"""A full look may take one part in so many of the time."""
+
+CHEAP_LOOK_SEC: Final = 0.005
+"""A full look that took less is taken whenever it is known what to look for."""
+
+DRY_SEC: Final = 0.5
+"""How long lanes without due tasks are left alone."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Place:
+    """Where the scan of a queue's lanes is; times are readings of the monotonic clock.
+
+    ``returns`` is a heap of when tasks that were put back behind the scan are due.
+    """
+
+    scan: Scan
+    full_look_at: float = -1e9
+    full_look_cost: float = 0.0
+    dry_since: float | None = None
+    denied_at: float | None = None
+    returns: list[datetime] = field(default_factory=list)
+
+    def full_look_is_due(self, at: float, *, now: datetime, goes_first: bool) -> bool:
+        """Tell whether to start from the head: in time, and at once for what goes first or has come back."""
+        if (goes_first or self._has_returned(now)) and self.full_look_cost < CHEAP_LOOK_SEC:
+            return True
+        return at - self.full_look_at > max(LOOK_AGAIN_SEC, LOOK_COST * self.full_look_cost)
+
+    def is_dry(self, at: float) -> bool:
+        """Tell whether nothing was due here a moment ago."""
+        return self.dry_since is not None and at - self.dry_since < DRY_SEC
+
+    def looked(self, *, started: float, ended: float, now: datetime, dry: bool, denied: bool) -> None:
+        """Note a look that was taken, with the scan as it was."""
+        if self.scan.after is None:
+            self.full_look_at = started
+            self.full_look_cost = ended - started
+            while self._has_returned(now):
+                heapq.heappop(self.returns)
+        self.dry_since = started if dry else None
+        self.denied_at = started if denied else None
+
+    def put_back(self, task: Task, *, due_at: datetime) -> None:
+        """Note that *task* will be due again, perhaps where the scan has passed already."""
+        self.dry_since = None
+        after = self.scan.after
+        if after is not None and (-task.priority, due_at) <= (-after.priority, _time(after.due_at)):
+            heapq.heappush(self.returns, due_at)
+
+    def _has_returned(self, now: datetime) -> bool:
+        return bool(self.returns) and self.returns[0] <= now
+
+
+class Places:
+    """The places of all lanes that were ever looked at."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[str, Lanes], Place] = {}
+
+    def of(self, queue: str, lanes: Lanes) -> Place:
+        """Return the place of these lanes, at first at their head."""
+        return self._places.setdefault((queue, lanes), Place(scan=Scan(queue=queue, lanes=lanes)))
+
+    def put_back(self, task: Task, *, due_at: datetime, lane: Lane) -> None:
+        """Note that *task* is pending again, in *lane*, and due at *due_at*."""
+        for (queue, lanes), place in self._places.items():
+            if queue == task.queue and lane in lanes:
+                place.put_back(task, due_at=due_at)
+
+    def is_exhausted(self, queue: str, lanes: Lanes, *, since: float) -> bool:
+        """Tell whether a look since then, at these lanes or more, found fewer than wanted, or none it may take."""
+        for (its, wider), place in self._places.items():
+            if its != queue or not set(lanes) <= set(wider):
+                continue
+            denied_at = place.denied_at if lanes == wider else None
+            if any(at is not None and at >= since for at in (place.dry_since, denied_at)):
+                return True
+        return False
+
+
+def _time(value: object) -> datetime:
+    return value if isinstance(value, datetime) else EARLIEST
