@@ -62,7 +62,7 @@ def claim(
     tasks: Tasks, now: datetime, *, limit: int = 100, lane: Lane = "fresh", queue: str = "default", owner: str = "A"
 ) -> claims.Claim:
     """Claim from the head of a lane."""
-    scan = Scan(queue=queue, lane=lane)
+    scan = Scan(queue=queue, lanes=(lane,))
     held = lease(now, owner=owner)
     return claims.claim(tasks, scan, limit=limit, lease=held, now=now, rng=random.Random(1))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,10 +12,9 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.builders import add, document, lease
+from tests.claimers import a_claimer
 from tests.conftest import T0
 from tidemill import indexes
-from tidemill.executor.claimer import Claimer
-from tidemill.executor.report import Report
 from tidemill.model import Succeeded
 from tidemill.settlement import Settlement
 from tidemill.store import Tasks, claims, open_tasks, settles
@@ -44,7 +42,7 @@ def crowded(mongod: Mongod) -> Iterator[Database[dict[str, Any]]]:
 def test_a_claim_examines_one_key_a_task_and_fetches_and_sorts_nothing(crowded: Database[dict[str, Any]]) -> None:
     now = T0
 
-    plan = explain(crowded, Scan(queue="default", lane="fresh"), now=now)
+    plan = explain(crowded, Scan(queue="default", lanes=("fresh",)), now=now)
 
     assert plan["totalKeysExamined"] == BATCH
     assert plan["totalDocsExamined"] == 0
@@ -55,7 +53,7 @@ def test_a_claim_examines_one_key_a_task_and_fetches_and_sorts_nothing(crowded: 
 def test_a_later_claim_examines_no_more_than_the_keys_at_its_seams(crowded: Database[dict[str, Any]]) -> None:
     now = T0
     tasks = open_tasks(crowded)
-    scan = Scan(queue="default", lane="fresh")
+    scan = Scan(queue="default", lanes=("fresh",))
     first = claims.claim(tasks, scan, limit=BATCH, lease=lease(now), now=now, rng=random.Random(1))
 
     plan = explain(crowded, first.scan, now=now)
@@ -81,16 +79,7 @@ def test_a_drain_steps_over_next_to_nothing_of_what_it_claimed(db: Database[dict
 
 def drain(tasks: Tasks, now: datetime) -> int:
     """Claim and settle all there is as an executor does, batch by batch; return how many."""
-    claimer = Claimer(
-        tasks,
-        owner="A",
-        lease_until=lambda at: at + timedelta(minutes=2),
-        queues=[],
-        retry_share=0.2,
-        report=Report(),
-        rng=random.Random(1),
-        monotonic=time.monotonic,
-    )
+    claimer = a_claimer(tasks)
     drained = 0
     while held := claimer.claim(free=BATCH, slots=BATCH, retries_in_flight=0, now=now):
         done = [Settlement(task=task, outcome=Succeeded(result=None)) for task in held]
@@ -109,7 +98,7 @@ def explain(db: Database[dict[str, Any]], scan: Scan, *, now: datetime) -> dict[
     query = {
         "find": "tasks",
         "filter": due_filter(scan, now=now),
-        "projection": {"_id": 1, "priority": 1, "due_at": 1},
+        "projection": {"_id": 1, "lane": 1, "priority": 1, "due_at": 1},
         "sort": ORDER,
         "hint": indexes.CLAIM,
         "limit": BATCH,

@@ -69,7 +69,7 @@ def test_a_document_that_cannot_be_stamped_is_singled_out_and_the_others_are_cla
 ) -> None:
     ids = add(tasks, [document(now, note=number) for number in range(40)])
     tasks.database.command("collMod", "tasks", validator={"note": {"$ne": 3}})
-    scan = Scan(queue="default", lane="fresh")
+    scan = Scan(queue="default", lanes=("fresh",))
     claimed: list[Any] = []
     unclaimable: list[Any] = []
 

@@ -159,7 +159,7 @@ def test_a_task_whose_worker_vanished_is_named_and_not_taken(tasks: Tasks, now: 
     taken = claim(tasks, now)
 
     assert [task.id for task in taken.tasks] == [innocent]
-    assert taken.suspects == (suspect,)
+    assert [task.id for task in taken.suspects] == [suspect]
     assert stored(tasks, suspect)["status"] == "pending"
     [alone] = claims.take(tasks, [suspect], lease=lease(now), now=now, suspects=True).tasks
     assert alone.id == suspect
@@ -242,4 +242,4 @@ def test_the_queues_are_those_of_pending_tasks(tasks: Tasks, now: datetime) -> N
 
 
 def _fresh(lane: Lane = "fresh") -> Scan:
-    return Scan(queue="default", lane=lane)
+    return Scan(queue="default", lanes=(lane,))

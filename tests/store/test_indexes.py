@@ -134,7 +134,7 @@ def test_no_operation_reads_more_than_it_concerns(db: Database[Any], now: dateti
 
 
 def _scan() -> Scan:
-    return Scan(queue="default", lane="fresh")
+    return Scan(queue="default", lanes=("fresh",))
 
 
 def _after(tasks: Tasks, now: datetime) -> Scan:

@@ -48,7 +48,7 @@ def claim_all(uri: str, database: str, now: datetime, seed: int) -> list[Any]:
     claimed: list[Any] = []
     with MongoClient[dict[str, Any]](uri, tz_aware=True) as client:
         tasks = open_tasks(client[database])
-        scan = Scan(queue="default", lane="fresh")
+        scan = Scan(queue="default", lanes=("fresh",))
         tasks.database.command("ping")
         _together[0].wait(timeout=60)
         while True:

@@ -14,6 +14,7 @@ from pymongo.database import Database
 import tidemill
 from tidemill import Queue, Task, indexes
 from tidemill.clock import ServerClock
+from tidemill.control import OptionsReader
 from tidemill.executor import Order, Runtime, execute
 from tidemill.registry import Registry
 from tidemill.settings import Settings, from_environment
@@ -31,7 +32,13 @@ def test_the_snippets_define_enqueue_and_run_a_task(
 
     for snippet in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
         exec(compile(snippet, "README.md", "exec", dont_inherit=True), names)
-    runtime = Runtime(tasks=open_tasks(db), registry=registry, settings=Settings(), clock=ServerClock(db))
+    runtime = Runtime(
+        tasks=open_tasks(db),
+        registry=registry,
+        settings=Settings(),
+        clock=ServerClock(db),
+        options=OptionsReader(db).options,
+    )
     execute(runtime, Order(owner="readme", remaining=timedelta(seconds=120)))
 
     task = Queue(db).get(names["task_id"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.conftest import T0
 from tidemill.store.scans import ORDER, Key, Scan, advanced, due_filter
 
-SCAN = Scan(queue="eu", lane="retry")
+SCAN = Scan(queue="eu", lanes=("retry",))
 Entry = tuple[int | float, datetime, int]
 ENTRIES = st.tuples(
     st.integers(-2, 2) | st.sampled_from([-1.5, 0.0, 1.0, 2.5, float("inf")]),
@@ -90,7 +90,7 @@ def test_a_key_is_passed_whether_its_task_is_still_there_or_not(entries: list[En
 
 
 def test_every_alternative_has_the_whole_prefix_of_the_index() -> None:
-    scan = Scan(queue="eu", lane="retry", after=Key(priority=1, due_at=T0, id=7))
+    scan = Scan(queue="eu", lanes=("retry",), after=Key(priority=1, due_at=T0, id=7))
 
     for part in due_filter(scan, now=T0)["$or"]:
         assert part.items() >= {"status": "pending", "queue": "eu", "lane": "retry"}.items()
@@ -98,13 +98,13 @@ def test_every_alternative_has_the_whole_prefix_of_the_index() -> None:
 
 
 def test_from_the_head_is_a_full_look_that_keeps_its_width() -> None:
-    scan = Scan(queue="eu", lane="fresh", after=Key(priority=1, due_at=T0, id=7), width=4, narrow=2)
+    scan = Scan(queue="eu", lanes=("fresh",), after=Key(priority=1, due_at=T0, id=7), width=4, narrow=2)
 
-    assert scan.from_head() == Scan(queue="eu", lane="fresh", width=4, narrow=2)
+    assert scan.from_head() == Scan(queue="eu", lanes=("fresh",), width=4, narrow=2)
 
 
 def test_nothing_taken_moves_nothing() -> None:
-    scan = Scan(queue="eu", lane="fresh", after=Key(priority=1, due_at=T0, id=7))
+    scan = Scan(queue="eu", lanes=("fresh",), after=Key(priority=1, due_at=T0, id=7))
 
     assert advanced(scan, []) == scan
 

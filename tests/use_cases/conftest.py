@@ -15,6 +15,7 @@ from pymongo.database import Database
 
 from tests.conftest import ManualClock
 from tidemill.clock import Clock
+from tidemill.control import OptionsReader
 from tidemill.executor import Order, Report, Runtime, execute
 from tidemill.reclaim import Keeper, reclaim
 from tidemill.registry import Registry
@@ -73,6 +74,7 @@ class Bench:
             registry=self.registry,
             settings=self.settings,
             clock=clock or self.clock,
+            options=OptionsReader(self.db, monotonic=monotonic).options,
             rng=random.Random(7),
             monotonic=monotonic,
         )
@@ -86,6 +88,7 @@ class Bench:
             tasks=self.tasks,
             clock=self.clock,
             policy=lambda task: resolved(task, registered=None, deployment=self.settings.retry),
+            options=OptionsReader(self.db).options,
             adopt_as=adopt_as,
             rng=random.Random(7),
         )

@@ -201,7 +201,7 @@ def test_queues_and_lanes_that_were_not_asked_for_are_left_alone(bench: Bench, n
         ],
     )
 
-    bench.execute(queues=["eu"], lanes=["retry"])
+    bench.execute(queues=["eu"], lanes=("retry",))
     assert bench.ran == ["eu again"]
     bench.execute(queues=["eu"])
     assert bench.ran == ["eu again", "eu"]

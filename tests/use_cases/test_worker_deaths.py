@@ -15,6 +15,7 @@ from pymongo.database import Database
 from tests.builders import add, document, stored
 from tests.conftest import ManualClock
 from tests.use_cases.conftest import Bench
+from tidemill.control import OptionsReader
 from tidemill.executor import Order, Runtime, execute
 from tidemill.registry import Registry
 from tidemill.settings import Settings
@@ -61,7 +62,11 @@ def invoke(uri: str, database: str, owner: str, now: datetime) -> None:
     with MongoClient[dict[str, Any]](uri, tz_aware=True) as client:
         db = client[database]
         runtime = Runtime(
-            tasks=open_tasks(db), registry=_functions(db), settings=Settings(concurrency=8), clock=ManualClock(now)
+            tasks=open_tasks(db),
+            registry=_functions(db),
+            settings=Settings(concurrency=8),
+            clock=ManualClock(now),
+            options=OptionsReader(db).options,
         )
         execute(runtime, Order(owner=owner, remaining=timedelta(seconds=120)))
 

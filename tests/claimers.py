@@ -1,0 +1,50 @@
+"""Claimers as executions make them, without an execution around them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from tidemill.executor.claimer import Claimer
+from tidemill.executor.report import Report
+from tidemill.executor.retry_caps import RetryCaps
+from tidemill.executor.serving import Serving
+from tidemill.model import Malformed, Task
+from tidemill.store import Tasks
+
+LEASE = timedelta(minutes=2)
+
+
+def a_claimer(
+    tasks: Tasks, *, owner: str = "A", queues: Sequence[str] = (), caps: RetryCaps | None = None, **choices: Any
+) -> Claimer:
+    """A claimer that serves every queue by the same *choices*."""
+    serving = Serving(**choices)
+    return Claimer(
+        tasks,
+        owner=owner,
+        lease_until=_lease_until,
+        queues=queues,
+        serving=lambda _: serving,
+        caps=caps or the_caps(tasks, owner=owner),
+        report=Report(),
+        rng=random.Random(1),
+        monotonic=time.monotonic,
+    )
+
+
+def the_caps(tasks: Tasks, *, owner: str = "A") -> RetryCaps:
+    """The permits of one execution."""
+    return RetryCaps(tasks.database, owner=owner, until=_lease_until, report=Report(), monotonic=time.monotonic)
+
+
+def numbers(held: Sequence[Task | Malformed]) -> list[Any]:
+    """The ``n`` of the payloads, in the order of the claim."""
+    return [one.payload.get("n") for one in held if isinstance(one, Task)]
+
+
+def _lease_until(now: datetime) -> datetime:
+    return now + LEASE
