@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from bson import ObjectId
 from pymongo import MongoClient
 from pymongo.database import Database
 
@@ -18,7 +20,7 @@ from tidemill import indexes
 from tidemill.model import Succeeded
 from tidemill.settlement import Settlement
 from tidemill.store import Tasks, claims, open_tasks, settles
-from tidemill.store.scans import ORDER, Scan, due_filter
+from tidemill.store.scans import ORDER, Key, Scan, due_filter
 from tidemill.testing import Mongod
 
 BATCH = 100
@@ -62,6 +64,21 @@ def test_a_later_claim_examines_no_more_than_the_keys_at_its_seams(crowded: Data
     assert plan["totalKeysExamined"] <= BATCH + 3
     assert plan["totalDocsExamined"] == 0
     assert stages(plan["executionStages"]).isdisjoint({"FETCH", "SORT", "COLLSCAN"})
+
+
+def test_both_lanes_in_one_order_cost_one_key_a_task_and_are_merged_without_a_sort(
+    crowded: Database[dict[str, Any]],
+) -> None:
+    now = T0
+    both = Scan(queue="default", lanes=("fresh", "retry"))
+    later = replace(both, after=Key(priority=0, due_at=now - timedelta(hours=1), id=ObjectId()))
+
+    for scan, seams in ((both, 1), (later, 3)):
+        plan = explain(crowded, scan, now=now)
+
+        assert plan["totalKeysExamined"] <= BATCH + seams
+        assert plan["totalDocsExamined"] == 0
+        assert stages(plan["executionStages"]).isdisjoint({"FETCH", "SORT", "COLLSCAN"})
 
 
 def test_a_drain_steps_over_next_to_nothing_of_what_it_claimed(db: Database[dict[str, Any]], now: datetime) -> None:

@@ -53,7 +53,7 @@ def reclaim(keeper: Keeper, *, until: float, dead_owner: str | None = None) -> d
     for step in _steps(keeper, report, losing, dead_owner):
         while keeper.monotonic() < until and step():
             pass
-    if dead_owner is not None:
+    if dead_owner is not None and keeper.monotonic() < until:  # else it may hold tasks yet
         control.let_go(keeper.tasks.database, dead_owner)
     losing.tally.write(now=keeper.clock.now(), force=True)
     return {name: report[name] for name in NAMES}

@@ -175,7 +175,7 @@ class Claimer:
         claim = self._claimed(queue, place.scan, limit, choices, now=now)
         if claim is None:
             return []
-        place.looked(started=started, ended=self._monotonic(), now=now, dry=claim.dry, denied=claim.denied > 0)
+        place.looked(at=started, cost=claim.look_sec, now=now, dry=claim.dry, denied=claim.denied > 0)
         place.scan = claim.scan
         return list(claim.tasks)
 
@@ -190,7 +190,16 @@ class Claimer:
 
         lease = self._lease(now)
         try:
-            claim = claims.claim(self._tasks, scan, limit=limit, lease=lease, now=now, rng=self._rng, grant=grant)
+            claim = claims.claim(
+                self._tasks,
+                scan,
+                limit=limit,
+                lease=lease,
+                now=now,
+                rng=self._rng,
+                grant=grant,
+                monotonic=self._monotonic,
+            )
         except TidemillError as error:  # kept, not raised: tasks of another lane may be held already
             self._note(error)
             return None

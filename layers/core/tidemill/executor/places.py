@@ -29,7 +29,7 @@ DRY_SEC: Final = 0.5
 class Place:
     """Where the scan of a queue's lanes is; times are readings of the monotonic clock.
 
-    ``returns`` is a heap of when tasks that were put back behind the scan are due.
+    ``returns`` is a heap of ``(due_at, -priority)`` of tasks that were put back.
     """
 
     scan: Scan
@@ -37,7 +37,7 @@ class Place:
     full_look_cost: float = 0.0
     dry_since: float | None = None
     denied_at: float | None = None
-    returns: list[datetime] = field(default_factory=list)
+    returns: list[tuple[datetime, int]] = field(default_factory=list)
 
     def full_look_is_due(self, at: float, *, now: datetime, goes_first: bool) -> bool:
         """Tell whether to start from the head: in time, and at once for what goes first or has come back."""
@@ -49,25 +49,33 @@ class Place:
         """Tell whether nothing was due here a moment ago."""
         return self.dry_since is not None and at - self.dry_since < DRY_SEC
 
-    def looked(self, *, started: float, ended: float, now: datetime, dry: bool, denied: bool) -> None:
-        """Note a look that was taken, with the scan as it was."""
+    def looked(self, *, at: float, cost: float, now: datetime, dry: bool, denied: bool) -> None:
+        """Note a look that was taken at this time, with the scan as it was, and took *cost* seconds."""
         if self.scan.after is None:
-            self.full_look_at = started
-            self.full_look_cost = ended - started
-            while self._has_returned(now):
+            self.full_look_at = at
+            # One slow look says nothing, several do.
+            self.full_look_cost = min(cost, 2 * self.full_look_cost + CHEAP_LOOK_SEC / 3)
+            while self.returns and self.returns[0][0] <= now:
                 heapq.heappop(self.returns)
-        self.dry_since = started if dry else None
-        self.denied_at = started if denied else None
+        self.dry_since = at if dry else None
+        self.denied_at = at if denied else None
 
     def put_back(self, task: Task, *, due_at: datetime) -> None:
-        """Note that *task* will be due again, perhaps where the scan has passed already."""
+        """Note that *task* will be due again, perhaps where the scan will have passed by then."""
         self.dry_since = None
-        after = self.scan.after
-        if after is not None and (-task.priority, due_at) <= (-after.priority, _time(after.due_at)):
-            heapq.heappush(self.returns, due_at)
+        heapq.heappush(self.returns, (due_at, -task.priority))
 
     def _has_returned(self, now: datetime) -> bool:
-        return bool(self.returns) and self.returns[0] <= now
+        """Tell whether something is due that the scan has passed; what lies ahead of it, it will come to."""
+        while self.returns and self.returns[0][0] <= now:
+            if self._has_passed(*self.returns[0]):
+                return True
+            heapq.heappop(self.returns)
+        return False
+
+    def _has_passed(self, due_at: datetime, order: int) -> bool:
+        after = self.scan.after
+        return after is not None and (order, due_at) <= (-after.priority, _time(after.due_at))
 
 
 class Places:

@@ -7,6 +7,7 @@ after any error the read-back decides what was claimed; a token is never used fo
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -46,6 +47,7 @@ class Claim:
         error: What interrupted the stamp; *tasks* is nevertheless what it claimed, unless ``unresolved``:
             then some tasks may carry the token unseen.
         scan: Where to go on.
+        look_sec: How long it took to read the ids.
     """
 
     scan: Scan
@@ -58,6 +60,7 @@ class Claim:
     dry: bool = False
     error: PyMongoError | None = None
     unresolved: bool = False
+    look_sec: float = 0.0
 
 
 def queues(tasks: Tasks) -> list[Any]:
@@ -78,6 +81,7 @@ def claim(
     now: datetime,
     rng: random.Random,
     grant: Callable[[int], int] = lambda wanted: wanted,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> Claim:
     """Take up to *limit* due tasks of the scan's lanes under *lease*, whose token must be new.
 
@@ -89,18 +93,21 @@ def claim(
         MissingIndexError: The claim index is not there.
     """
     limit = max(limit // scan.narrow, 1)
+    started = monotonic()
     window = due_keys(tasks, scan, limit=limit * scan.width, now=now)
+    look_sec = monotonic() - started
     dry = len(window) < limit * scan.width
     window = [key for key in window if key["_id"] not in scan.hopeless]
     chosen, denied = _granted(window if len(window) <= limit else _sample(window, limit, rng), grant)
     if not chosen:
-        return Claim(scan=scan, dry=dry and not denied, denied=denied)
+        return Claim(scan=scan, dry=dry and not denied, denied=denied, look_sec=look_sec)
     taken = take(tasks, [key["_id"] for key in chosen], lease=lease, now=now)
     return replace(
         taken,
         scan=_next_scan(scan, window, chosen, taken),
         dry=dry and taken.error is None and not denied,
         denied=denied,
+        look_sec=look_sec,
         unclaimable=taken.unclaimable + _unstampable(chosen, taken),
     )
 

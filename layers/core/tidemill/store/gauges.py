@@ -63,11 +63,15 @@ def leased_queues(tasks: Tasks) -> list[str]:
 
 
 def current(tasks: Tasks, queue: str, *, limit: int) -> list[Task | Malformed]:
-    """Return *limit* of the tasks that are leased, those whose lease ends first."""
-    where = {"status": "processing", "queue": queue}
+    """Return *limit* of the tasks that are leased, those whose lease ends first, without their payloads."""
+    stages: list[dict[str, Any]] = [
+        {"$match": {"status": "processing", "queue": queue}},
+        {"$sort": {"lease.expires_at": 1}},
+        {"$limit": limit},
+        {"$set": {"payload": {"$literal": {}}}},
+    ]
     with translated():
-        found = tasks.find(where, {"payload": 0, "result": 0}, hint=indexes.LEASES)
-        return [read(raw) for raw in found.sort("lease.expires_at", 1).limit(limit)]
+        return [read(raw) for raw in tasks.aggregate(stages, hint=indexes.LEASES)]
 
 
 def _pending(queue: str, lanes: Lanes) -> dict[str, Any]:

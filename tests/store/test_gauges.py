@@ -1,0 +1,120 @@
+"""How much is where, counted from indexes and only so far."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from pymongo import MongoClient, monitoring
+from pymongo.database import Database
+
+from tests.builders import add, claim, document
+from tidemill.model import Task
+from tidemill.store import Tasks, gauges, open_tasks
+from tidemill.testing import Mongod
+
+SECOND = timedelta(seconds=1)
+
+
+def test_pending_tasks_are_counted_by_lane_and_by_whether_they_are_due(tasks: Tasks, now: datetime) -> None:
+    later = now + SECOND
+    add(tasks, [document(now) for _ in range(3)])
+    add(tasks, [document(now, due_at=later, next_retry_at=later) for _ in range(2)])
+    add(tasks, [document(now, lane="retry", due_at=later, next_retry_at=later, priority=n) for n in range(4)])
+    add(tasks, [document(now, queue="eu"), document(now, status="done")])
+
+    assert gauges.ready(tasks, "default", now=now) == 3
+    assert gauges.ready(tasks, "default", now=later) == 9
+    assert gauges.ready(tasks, "default", now=later, lanes=("retry",)) == 4
+    assert gauges.delayed(tasks, "default", now=now) == 6
+    assert gauges.delayed(tasks, "default", now=later) == 0
+    assert gauges.pending(tasks, "default") == 9
+    assert gauges.pending(tasks, "default", lanes=("retry",)) == 4
+
+
+def test_counting_stops_one_above_its_limit(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now, due_at=now - n * SECOND) for n in range(20)])
+
+    assert gauges.ready(tasks, "default", now=now, limit=20) == 20
+    assert gauges.ready(tasks, "default", now=now, limit=10) == 11
+    assert gauges.pending(tasks, "default", limit=10) == 11
+    assert gauges.delayed(tasks, "default", now=now - 60 * SECOND, limit=10) == 11
+
+
+def test_the_oldest_due_task_is_found_in_any_lane_and_priority(tasks: Tasks, now: datetime) -> None:
+    assert gauges.oldest_due(tasks, "default", now=now) is None
+
+    add(tasks, [document(now, priority=n % 7, due_at=now - n * SECOND) for n in range(50)])
+    add(tasks, [document(now, lane="retry", priority=-3, due_at=now - 90 * SECOND)])
+    add(tasks, [document(now, priority=9, due_at=now + SECOND), document(now, queue="eu", due_at=now - 99 * SECOND)])
+
+    assert gauges.oldest_due(tasks, "default", now=now) == now - 90 * SECOND
+
+
+@pytest.mark.parametrize("due_at", ["soon", None, 5])
+def test_a_due_time_that_is_none_is_nobodys_age(tasks: Tasks, now: datetime, due_at: object) -> None:
+    add(tasks, [document(now) | {"due_at": due_at}])
+
+    assert gauges.oldest_due(tasks, "default", now=now) is None
+
+
+def test_what_is_leased_is_counted_and_told_without_its_payload(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now, payload={"secret": "x" * 1000}) for _ in range(5)])
+    add(tasks, [document(now, queue="eu")])
+    claim(tasks, now, limit=4)
+    claim(tasks, now, queue="eu")
+
+    assert gauges.processing(tasks, "default") == 4
+    assert gauges.processing(tasks, "default", limit=2) == 3
+    assert sorted(gauges.leased_queues(tasks)) == ["default", "eu"]
+    current = gauges.current(tasks, "default", limit=3)
+    assert len(current) == 3
+    assert all(isinstance(one, Task) and one.payload == {} for one in current)
+
+
+def test_no_gauge_reads_more_than_its_share_of_an_index(
+    mongod: Mongod, db: Database[Any], tasks: Tasks, now: datetime
+) -> None:
+    later = now + SECOND
+    for _ in range(3):
+        add(tasks, [document(now, priority=n % 5, due_at=now - n * SECOND) for n in range(4_000)])
+    add(tasks, [document(now, due_at=later, next_retry_at=later) for _ in range(3)])
+    add(tasks, [document(now, status="done") for _ in range(1_000)])
+    commands = _Explainable()
+    with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[commands]) as client:
+        mine = open_tasks(client[db.name])
+        gauges.ready(mine, "default", now=now, limit=100)
+        gauges.pending(mine, "default", limit=100)
+        gauges.delayed(mine, "default", now=now, limit=100)
+        gauges.oldest_due(mine, "default", now=now)
+
+    examined = [_keys_and_documents(db, command) for command in commands.sent]
+
+    assert [documents for _, documents in examined] == [0] * len(examined)
+    assert all(keys <= 110 for keys, _ in examined)
+    assert len(examined) == 5
+
+
+class _Explainable(monitoring.CommandListener):
+    """Keeps the commands that read."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+
+    def started(self, event: monitoring.CommandStartedEvent) -> None:
+        if event.command_name == "aggregate":
+            hidden = {"lsid", "$db", "$clusterTime", "readConcern", "$readPreference", "txnNumber"}
+            self.sent.append({name: value for name, value in event.command.items() if name not in hidden})
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+        pass
+
+    def failed(self, event: monitoring.CommandFailedEvent) -> None:
+        pass
+
+
+def _keys_and_documents(db: Database[Any], command: dict[str, Any]) -> tuple[int, int]:
+    plan: dict[str, Any] = db.command("explain", command, verbosity="executionStats")
+    cursor = plan["stages"][0]["$cursor"] if "stages" in plan else plan
+    return cursor["executionStats"]["totalKeysExamined"], cursor["executionStats"]["totalDocsExamined"]

@@ -1,0 +1,96 @@
+"""What a queue chooses for itself: stored, read with suspicion, and read again soon."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from tidemill import InvalidRequestError
+from tidemill.control import OptionsReader, change_queue, declare_queue, declared_queues, options_of
+from tidemill.policies import Adaptive, Budget, Pressure, QueueOptions
+
+ALL = QueueOptions(
+    paused=True,
+    selection="retries_first",
+    retry_share=0.5,
+    max_in_flight_retries=7,
+    pressure=Pressure(adaptive=Adaptive(scale=20, max_sec=30.0), budget=Budget(per_minute=50, factor=3.0)),
+)
+
+
+def test_what_was_chosen_is_read_again_as_it_was(db: Database[Any], now: datetime) -> None:
+    declare_queue(db, "eu", now=now)
+
+    change_queue(db, "eu", ALL, now=now)
+
+    assert options_of(db, "eu") == ALL
+    assert OptionsReader(db).options("eu") == ALL
+    change_queue(db, "eu", QueueOptions(), now=now)
+    assert options_of(db, "eu") == QueueOptions()
+
+
+def test_the_default_queue_needs_no_declaration(db: Database[Any], now: datetime) -> None:
+    assert options_of(db, "default") == QueueOptions()
+
+    change_queue(db, "default", ALL, now=now)
+
+    assert options_of(db, "default") == ALL
+
+
+def test_a_queue_that_is_not_declared_is_refused_and_not_made(db: Database[Any], now: datetime) -> None:
+    assert options_of(db, "ue") is None
+
+    with pytest.raises(InvalidRequestError, match="queue: is not declared: run `tidemill declare ue` once"):
+        change_queue(db, "ue", ALL, now=now)
+
+    assert declared_queues(db) == []
+
+
+def test_a_queue_that_says_nothing_chooses_nothing(db: Database[Any]) -> None:
+    assert OptionsReader(db).options("eu") == QueueOptions()
+
+
+def test_a_change_is_seen_after_five_seconds_and_read_once_in_that_time(db: Database[Any], now: datetime) -> None:
+    at = [100.0]
+    reader = OptionsReader(db, monotonic=lambda: at[0])
+    assert reader.options("default") == QueueOptions()
+    change_queue(db, "default", ALL, now=now)
+
+    at[0] = 105.0
+    assert reader.options("default") == QueueOptions()
+    at[0] = 105.1
+    assert reader.options("default") == ALL
+
+
+@pytest.mark.parametrize(
+    ("stored", "read"),
+    [
+        ({"selection": "best"}, QueueOptions()),
+        ({"selection": ["weighted"]}, QueueOptions()),
+        ({"retry_share": 2, "selection": "retries_first"}, QueueOptions(selection="retries_first")),
+        ({"retry_share": "0.5"}, QueueOptions()),
+        ({"max_in_flight_retries": 0}, QueueOptions()),
+        ({"max_in_flight_retries": 3.0}, QueueOptions(max_in_flight_retries=3)),
+        ({"max_in_flight_retries": 3.5}, QueueOptions()),
+        ({"paused": 1.0}, QueueOptions(paused=True)),
+        ({"pressure": "high"}, QueueOptions()),
+        ({"pressure": {"adaptive": {"scale": -1}}}, QueueOptions()),
+        ({"pressure": {"adaptive": {}, "budget": 3}}, QueueOptions(pressure=Pressure(adaptive=Adaptive()))),
+        ({"pressure": {"budget": {"per_minute": 9, "later_field": 1}}}, QueueOptions()),
+    ],
+)
+def test_what_people_write_by_hand_is_taken_where_it_can_be_meant(
+    db: Database[Any], stored: dict[str, Any], read: QueueOptions
+) -> None:
+    db["queues"].insert_one({"_id": "eu"} | stored)
+
+    assert OptionsReader(db).options("eu") == read
+
+
+def test_one_odd_document_stops_no_other_queue(db: Database[Any]) -> None:
+    db["queues"].insert_many([{"_id": 7, "paused": True}, {"_id": "eu", "paused": True}])
+
+    assert OptionsReader(db).options("eu").paused

@@ -1,0 +1,226 @@
+"""How retries went: counters written beside the work, and what people are told of them."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from tests.builders import add, document
+from tests.commands import Commands
+from tests.use_cases.conftest import Bench
+from tidemill import Fail, Snooze
+from tidemill.model import LANES
+from tidemill.settings import Settings
+from tidemill.stats import totals
+from tidemill.status import RetryStatistics, retry_statistics
+from tidemill.store import open_tasks
+from tidemill.testing import Mongod
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+POLICY = {"strategy": "fixed", "base_sec": 10.0, "max_sec": 10.0, "jitter": "none"}
+
+
+@pytest.fixture(autouse=True)
+def functions(bench: Bench) -> None:
+    @bench.task("flaky")
+    def flaky(payload: dict[str, Any], ctx: Any) -> None:
+        if ctx.attempt <= payload["fails"]:
+            raise ValueError
+
+    @bench.task("picky")
+    def picky(_payload: dict[str, Any], _ctx: Any) -> None:
+        raise Fail("no")
+
+    @bench.task("sleepy")
+    def sleepy(_payload: dict[str, Any], _ctx: Any) -> None:
+        raise Snooze(timedelta(hours=1))
+
+
+def flaky(now: datetime, fails: int, **fields: Any) -> dict[str, Any]:
+    return document(now, name="flaky", payload={"fails": fails}, backoff_policy=POLICY, **fields)
+
+
+def run_out(bench: Bench) -> None:
+    """Run until nothing is pending but what was snoozed for long."""
+    for _ in range(5):
+        bench.execute()
+        bench.clock.move(11 * SECOND)
+
+
+def only(bench: Bench) -> RetryStatistics:
+    [one] = retry_statistics(bench.db, since=bench.clock.now() - timedelta(hours=1))
+    return one
+
+
+def test_retries_are_counted_by_how_they_ended(bench: Bench) -> None:
+    now = bench.clock.now()
+    add(bench.tasks, [flaky(now, 0), flaky(now, 1), flaky(now, 2), flaky(now, 9, max_retries=2)])
+    add(bench.tasks, [document(now, name="picky"), document(now, name="sleepy")])
+
+    run_out(bench)
+
+    told = only(bench)
+    assert (told.retries, told.successful, told.exhausted) == (5, 2, 1)
+    assert told.success_rate == 2 / 5
+    assert (told.backoffs, told.time_in_backoff, told.mean_backoff) == (5, 50 * SECOND, 10 * SECOND)
+
+
+def test_the_counters_of_each_function_tell_every_outcome(bench: Bench) -> None:
+    now = bench.clock.now()
+    add(bench.tasks, [flaky(now, 1), document(now, name="picky"), document(now, name="sleepy"), document(now)])
+
+    run_out(bench)
+
+    counters = totals(bench.db, since=now)
+    shown = {
+        name: {key: value for key, value in counts.items() if value and not key.endswith("_ms")}
+        for (_, name), counts in counters.items()
+    }
+    assert shown == {
+        "flaky": {"runs": 2, "retried": 1, "done": 1, "retry_runs": 1, "retry_successes": 1},
+        "picky": {"runs": 1, "failed": 1},
+        "sleepy": {"runs": 1, "snoozed": 1},
+        "noop": {"runs": 1, "done": 1},
+    }
+
+
+def test_without_retries_there_is_no_rate_and_no_mean(bench: Bench) -> None:
+    add(bench.tasks, [document(bench.clock.now())])
+
+    bench.execute()
+
+    told = only(bench)
+    assert (told.retries, told.success_rate, told.mean_backoff) == (0, None, None)
+
+
+def test_retries_in_back_off_are_the_depth_of_their_lane(bench: Bench) -> None:
+    now = bench.clock.now()
+    add(bench.tasks, [flaky(now, 1) for _ in range(3)])
+
+    bench.execute()
+
+    assert str(only(bench).depth) == "3"
+
+
+def test_lost_workers_count_and_the_last_one_exhausts(bench: Bench) -> None:
+    now = bench.clock.now()
+    lease = {"token": "t", "owner": "dead", "expires_at": now - SECOND}
+    held = {"name": "noop", "status": "processing", "lease": lease, "lane": "retry", "backoff_policy": POLICY}
+    add(bench.tasks, [document(now, **held, attempts=1)])  # the first loss, which is refunded
+    add(
+        bench.tasks,
+        [document(now, **held, attempts=1, crashes=1), document(now, **held, attempts=9, crashes=2, max_retries=2)],
+    )
+
+    bench.reclaim()
+
+    [counts] = totals(bench.db, since=now).values()
+    assert (counts["lost"], counts["retried"], counts["exhausted"], counts["runs"]) == (3, 1, 1, 0)
+
+
+def test_queues_and_minutes_are_kept_apart(bench: Bench) -> None:
+    now = bench.clock.now()
+    add(bench.tasks, [flaky(now, 1, queue="eu"), flaky(now, 1), flaky(now, 1)])
+    run_out(bench)
+    later = bench.clock.move(MINUTE)
+
+    assert {one.queue: one.retries for one in retry_statistics(bench.db, since=now)} == {"default": 2, "eu": 1}
+    assert retry_statistics(bench.db, since=later) == []
+
+
+def test_executors_add_up(bench: Bench) -> None:
+    now = bench.clock.now()
+    add(bench.tasks, [document(now) for _ in range(6)])
+
+    for owner in "ABC":
+        bench.execute(owner=owner, batch_size=1, concurrency=1)
+        add(bench.tasks, [document(now)])
+
+    [counts] = totals(bench.db, since=now).values()
+    assert counts["done"] == bench.tasks.count_documents({"status": "done"}) == 8
+
+
+@pytest.mark.parametrize(("selection", "saved"), [("retries_first", 150), ("weighted", 150), ("oldest_first", 0)])
+def test_what_a_retry_gained_by_going_first_is_estimated_from_who_waited(
+    bench: Bench, selection: str, saved: float
+) -> None:
+    at = [1000.0]
+
+    @bench.task("work", timeout=40)
+    def work(_payload: dict[str, Any], _ctx: Any) -> None:
+        at[0] += 30
+
+    now = bench.clock.now()
+    add(bench.tasks, [document(now, name="work", lane="retry", attempts=1)])
+    add(bench.tasks, [document(now, name="work") for _ in range(5)])
+    bench.settings = Settings(retry_share=1.0)
+
+    bench.execute(
+        concurrency=1, selection=selection, remaining=timedelta(minutes=10), monotonic=lambda: at[0], lanes=LANES
+    )
+
+    assert only(bench).time_saved == saved * SECOND
+
+
+def test_an_executor_of_the_retry_lane_alone_overtakes_nobody(bench: Bench) -> None:
+    now = bench.clock.now()
+    add(bench.tasks, [document(now, lane="retry", attempts=1), *(document(now) for _ in range(5))])
+
+    bench.execute(lanes=("retry",))
+
+    assert only(bench).time_saved == timedelta(0)
+
+
+def test_statistics_cost_an_execution_at_most_one_write_a_second(mongod: Mongod, bench: Bench) -> None:
+    now = bench.clock.now()
+    add(bench.tasks, [document(now) for _ in range(300)])
+    commands = Commands()
+    with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[commands]) as client:
+        bench.execute(tasks=open_tasks(client[bench.db.name]), monotonic=lambda: 1000.0 + len(commands.names) * 1e-4)
+
+    assert bench.db["queue_stats"].count_documents({}) == 1
+    writes = [name for name in commands.names if name == "update"]
+    claims, settles = 300 / 16, 300 / 16
+    assert len(writes) <= claims + settles + 3
+
+
+def test_an_idle_tick_writes_no_statistics(mongod: Mongod, bench: Bench) -> None:
+    commands = Commands()
+    with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[commands]) as client:
+        bench.execute(tasks=open_tasks(client[bench.db.name]))
+
+    assert set(commands.names) <= {"aggregate", "endSessions"}
+    assert bench.db["queue_stats"].count_documents({}) == 0
+
+
+def test_counters_edited_by_people_are_summed_where_they_are_numbers(db: Database[Any], now: datetime) -> None:
+    key = {"queue": "default", "minute": now, "name": "noop"}
+    db["queue_stats"].insert_many(
+        [
+            {"_id": key, "minute": now, "retry_runs": 3, "done": "many"},
+            {"_id": key | {"name": "other"}, "minute": now, "retry_runs": "x"},
+            {"_id": 7, "minute": now},
+        ]
+    )
+
+    told = {one.queue: one.retries for one in retry_statistics(db, since=now)}
+
+    assert told["default"] == 3
+
+
+def test_names_beyond_any_measure_are_cut_not_refused(bench: Bench) -> None:
+    rng = random.Random(1)
+    name = "".join(rng.choice("ab") for _ in range(3000))
+    add(bench.tasks, [document(bench.clock.now(), name=name, created_at=bench.clock.now() - timedelta(days=1))])
+
+    report = bench.execute()
+
+    assert (report["failed"], report["errors"]) == (1, 0)
+    [(_, counted)] = totals(bench.db, since=bench.clock.now())
+    assert len(counted) == 100
