@@ -1,0 +1,77 @@
+"""What the simulations print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tidemill.cli.simulate import add_to
+
+SIMULATIONS = ["retry-priority", "starvation"]
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    parser = argparse.ArgumentParser()
+    add_to(parser.add_subparsers())
+
+    def run(*arguments: str) -> str:
+        chosen = parser.parse_args(["simulate", *arguments])
+        chosen.command(chosen)
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("simulation", SIMULATIONS)
+def test_the_text_fits_a_code_block_and_any_terminal(printed: Callable[..., str], simulation: str) -> None:
+    text = printed(simulation)
+
+    assert text.isascii()
+    assert text.endswith("\n")
+    assert all(len(line) <= 100 and line == line.rstrip() for line in text.splitlines())
+
+
+@pytest.mark.parametrize("simulation", SIMULATIONS)
+def test_the_text_is_the_same_every_time_whatever_the_terminal(
+    printed: Callable[..., str], simulation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = printed(simulation)
+    for name, value in {"COLUMNS": "40", "FORCE_COLOR": "1", "TERM": "xterm-256color"}.items():
+        monkeypatch.setenv(name, value)
+
+    assert printed(simulation) == before
+
+
+def test_both_timelines_the_time_saved_and_the_estimate_are_told(printed: Callable[..., str]) -> None:
+    lines = printed("retry-priority").splitlines()
+
+    assert " 182 s - 212 s  A-q1 retry       | 182 s - 212 s  B-q3" in lines
+    assert "  32 s -  62 s  A-q2             |  32 s -  62 s  A-q1 retry" in lines
+    assert "Time saved by priority: 150 s." in lines
+    assert " Tidemill does not wait | at 180 s      | at 60 s    | 120 s | 4 x 30 s / 1 = 120 s" in lines
+
+
+def test_starvation_ends_with_what_the_data_say(printed: Callable[..., str]) -> None:
+    data = json.loads(printed("starvation", "--json"))
+    pool, fresh, contrast = printed("starvation").splitlines()[-3:]
+
+    assert pool.endswith(f"was empty after {data['weighted']['pool_empty_after_sec']:.1f} s.")
+    assert f"never fell below {data['weighted']['least_fresh_per_sec']:.1f}/s" in fresh
+    assert contrast.endswith(f"falls to {data['retries_first']['least_fresh_per_sec']:.1f}/s.")
+
+
+def test_json_gives_spans_in_seconds(printed: Callable[..., str]) -> None:
+    waiting = json.loads(printed("retry-priority", "--json"))["waiting"]
+
+    assert (waiting["time_saved_sec"], waiting["estimate_sec"], waiting["ahead"]) == (150, 150, 5)
+    assert [step["starts_sec"] for step in waiting["without"]["steps"]] == [0, 32, 62, 92, 122, 152, 182]
+
+
+def test_json_gives_every_interval(printed: Callable[..., str]) -> None:
+    intervals = json.loads(printed("starvation", "--json"))["weighted"]["intervals"]
+
+    assert [one["ends_sec"] for one in intervals] == [10.0 * n for n in range(1, 23)]
