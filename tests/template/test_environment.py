@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tasks.deliver_webhook import Sender
+from tidemill import Backoff, RetryPolicy
 from tidemill.settings import Settings, from_environment
 
 FUNCTIONS = ["EnqueueFunction", "ExecuteFunction", "ReclaimFunction", "ArchiveFunction"]
@@ -73,12 +74,19 @@ def test_an_untouched_deployment_has_the_defaults_of_the_code(template: dict[str
 
 def test_a_function_is_told_what_was_chosen(template: dict[str, Any]) -> None:
     environment = deployed(
-        template, "ExecuteFunction", MongoDatabase="app", Concurrency=4, DefaultTask="legacy", RetentionDays=30
+        template,
+        "ExecuteFunction",
+        MongoDatabase="app",
+        Concurrency=4,
+        DefaultTask="legacy",
+        RetentionDays=30,
+        RetryPolicy='{"strategy":"linear","base_sec":60,"max_retries":4}',
     )
     settings = from_environment(environment)
 
     assert (settings.database, settings.concurrency, settings.adopt_as) == ("app", 4, "legacy")
     assert settings.retention.days == 30
+    assert settings.retry == RetryPolicy(max_retries=4, backoff=Backoff(strategy="linear", base_sec=60))
 
 
 def test_these_are_all_timeouts_that_can_be_chosen(template: dict[str, Any]) -> None:

@@ -21,7 +21,12 @@ HTTP = {
     "get_task": "GET /tasks/{id}",
     "cancel_task": "DELETE /tasks/{id}",
 }
-DIRECT = {"tick": {"source": "tick"}, "reclaim": {}, "archive": {}}
+DIRECT = {
+    "tick": {"source": "tick"},
+    "tick_retries": {"source": "tick", "lane": "retry", "batch_size": 20, "concurrency": 8},
+    "reclaim": {},
+    "archive": {},
+}
 FIELDS_OF_A_PROXY_EVENT = {
     "resource",
     "path",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tidemill import PRESETS
 from tidemill.requests import NAME_PATTERN
 
 SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:"  # an address, nothing secret
@@ -101,3 +102,12 @@ def test_a_default_task_is_named_as_any_task(parameters: dict[str, Any], value: 
 def test_a_default_task_that_could_not_be_registered_is_refused(parameters: dict[str, Any], value: str) -> None:
     assert not re.fullmatch(NAME_PATTERN, value)
     assert not accepts(parameters["DefaultTask"], value)
+
+
+def test_the_deployments_retry_policy_is_any_preset_or_json(parameters: dict[str, Any]) -> None:
+    parameter = parameters["RetryPolicy"]
+
+    assert [name for name in PRESETS if not accepts(parameter, name)] == []
+    assert [name for name in PRESETS if name not in parameter["ConstraintDescription"]] == []
+    assert accepts(parameter, '{"strategy":"linear","base_sec":60,"max_retries":4}')
+    assert [text for text in ("", "defaults", "5", "linear", "{}x") if accepts(parameter, text)] == []
