@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill import Fail, Retry, TaskTimeoutError
-from tidemill.classify import MAX_CODE, MAX_MESSAGE, NOT_RETRIED, bounded, classify, describe
+from tidemill.classify import MAX_CODE, MAX_MESSAGE, Rules, bounded, classify, describe
 from tidemill.model import Failure
 
 
@@ -27,15 +27,6 @@ def raised(error: BaseException) -> BaseException:
 
 def a_class(name: str, *bases: type[BaseException]) -> type[BaseException]:
     return type(name, bases or (Exception,), {})
-
-
-@pytest.mark.parametrize("name", sorted(NOT_RETRIED))
-def test_a_class_of_a_telling_name_is_not_retried_nor_are_its_heirs(name: str) -> None:
-    kind = a_class(name)
-
-    assert not classify(kind("x")).retryable
-    assert not classify(a_class("Mine", kind)("x")).retryable
-    assert classify(a_class(f"Not{name}")("x")).retryable
 
 
 @pytest.mark.parametrize(
@@ -127,6 +118,24 @@ class NamelessError(Exception, metaclass=Meta):
     pass
 
 
+class HiddenMeta(Meta):
+    __mro__ = property(breaks)
+    __bases__ = property(breaks)
+
+
+class HiddenError(SyntaxError, metaclass=HiddenMeta):
+    pass
+
+
+class UncountableMeta(type):
+    __hash__ = breaks
+    __eq__ = breaks
+
+
+class UncountableError(Exception, metaclass=UncountableMeta):
+    pass
+
+
 def with_itself() -> BaseException:
     error = ValueError()
     error.args = (error,)
@@ -149,6 +158,8 @@ HOSTILE: dict[str, Callable[[], BaseException]] = {  # F50
     "its traceback raises": type("BadTraceback", (Exception,), {"__traceback__": property(breaks)}),
     "every attribute raises": type("BadAttributes", (Retry,), {"__getattribute__": breaks}),
     "the name of its class raises": NamelessError,
+    "the bases of its class raise": HiddenError,
+    "its class cannot be looked up": UncountableError,
     "no name": a_class(""),
     "a huge name": a_class("N" * 1_000_000),
     "it holds itself": with_itself,
@@ -168,6 +179,14 @@ def test_a_hostile_exception_is_told_in_storable_text(kind: str) -> None:
     assert len(failure.message) <= MAX_MESSAGE
     assert len(failure.code) <= MAX_CODE
     bson.encode({"message": failure.message, "code": failure.code})
+
+
+def test_a_class_that_hides_its_name_and_bases_is_judged_by_what_they_are() -> None:
+    failure = classify(HiddenError("x"))
+
+    assert (failure.message, failure.code, failure.retryable) == ("HiddenError: x", "HiddenError", False)
+    assert classify(HiddenError("x"), Rules(retry_on=frozenset(["HiddenError"]))).retryable
+    assert not classify(NamelessError("x"), Rules(fail_on=frozenset(["NamelessError"]))).retryable
 
 
 def test_a_text_that_cannot_be_had_is_told_with_the_name() -> None:

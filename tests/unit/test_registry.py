@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -108,18 +107,6 @@ def test_a_name_that_no_task_could_have_is_refused(name: object) -> None:  # F23
 def test_a_decorator_without_its_name_is_refused_where_it_stands() -> None:
     with pytest.raises(RegistrationError, match="is no name for a task"):
         Registry().task(noop)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "timeout", [0, -1, 0.05, 881, 10**9, 10**400, math.nan, math.inf, True, "30", timedelta(seconds=30)]
-)
-def test_a_timeout_that_no_executor_could_keep_is_refused(timeout: object) -> None:  # F04, F47
-    assert refused(noop, timeout=timeout) == "the timeout of 'noop' must be 0.1 to 880 seconds"
-
-
-@pytest.mark.parametrize("retry", [3, "conservative", {"max_retries": 3}])
-def test_a_retry_that_is_no_policy_is_refused(retry: object) -> None:
-    assert refused(noop, retry=retry) == "the retry of 'noop' must be a RetryPolicy"
 
 
 async def coroutine(_: dict[str, Any]) -> None:

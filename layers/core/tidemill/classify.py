@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import PurePath
+from typing import Final, TypeAlias
 
 from tidemill.errors import MAX_RETRY_AFTER, Fail, Retry
 from tidemill.model import Failure
@@ -13,17 +15,47 @@ MAX_MESSAGE = 2000
 MAX_WHERE = 200
 MAX_CODE = 100
 
+Kind: TypeAlias = type[BaseException] | str
+"""An exception class, or the name of one: a name needs no import and holds for every class so called."""
 
-def classify(error: BaseException) -> Failure:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a registration adds to ``NOT_RETRIED``: classes that end a task, and classes that do not."""
+
+    fail_on: frozenset[Kind] = frozenset()
+    retry_on: frozenset[Kind] = frozenset()
+
+
+COMMON: Final = Rules()
+
+
+def classify(error: BaseException, rules: Rules = COMMON) -> Failure:
     """Describe *error* as a failure; never raises, however hostile the exception object is.
 
-    Not retried: ``Fail``, and an exception of a class that is called, or inherits from one that is called,
-    as in ``NOT_RETRIED``.
+    ``Retry`` and ``Fail`` decide for themselves; of any other exception `is_retried` says.
     """
     try:
-        return _judged(error)
+        return _judged(error, rules)
     except BaseException:  # noqa: BLE001 - a hostile object may raise anything when it is looked at, exits included
         return Failure(message="an exception that cannot be looked at", code="Exception")
+
+
+def is_retried(kind: type[BaseException], rules: Rules = COMMON) -> bool:
+    """Tell whether an exception of class *kind* is tried again.
+
+    From the class along its bases, the first that *rules* or ``NOT_RETRIED`` know decides, *rules* first.
+    """
+    for base in type.__dict__["__mro__"].__get__(kind):
+        name = _class_name(base)
+        known = {base, name}
+        if known & rules.fail_on:
+            return False
+        if known & rules.retry_on:
+            return True
+        if name in NOT_RETRIED:
+            return False
+    return True
 
 
 def describe(error: BaseException) -> str:
@@ -38,7 +70,7 @@ def describe(error: BaseException) -> str:
 
 def type_name(value: object) -> str:
     """Return the name of the class of *value*, also where a metaclass says something else."""
-    return str(type.__dict__["__name__"].__get__(type(value)))
+    return _class_name(type(value))
 
 
 def bounded(text: str, limit: int) -> str:
@@ -52,13 +84,16 @@ def bounded(text: str, limit: int) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")[:limit]
 
 
-def _judged(error: BaseException) -> Failure:
+def _class_name(kind: type) -> str:
+    return str(type.__dict__["__name__"].__get__(kind))
+
+
+def _judged(error: BaseException, rules: Rules) -> Failure:
     if isinstance(error, Retry):
         return Failure(message=_said(error), code=_given_code(error), retry_after=_wait(error))
     if isinstance(error, Fail):
         return Failure(message=_said(error), code=_given_code(error), retryable=False)
-    names = {base.__name__ for base in type(error).__mro__}
-    return Failure(message=describe(error), code=_code(error), retryable=not names & NOT_RETRIED)
+    return Failure(message=describe(error), code=_code(error), retryable=is_retried(type(error), rules))
 
 
 def _said(error: Retry | Fail) -> str:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import pkgutil
-import re
 import time
-import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Event
@@ -17,10 +14,13 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from tidemill.classify import classify
+from tidemill import registration
+from tidemill.classify import COMMON, Kind, Rules, classify
 from tidemill.errors import Fail, RegistrationError
-from tidemill.model import RetryPolicy, TaskId
-from tidemill.requests import MAX_TIMEOUT_SEC, NAME_PATTERN, problems
+from tidemill.model import TaskId
+from tidemill.policies import RetryPolicy
+from tidemill.registration import place
+from tidemill.requests import problems
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -55,6 +55,7 @@ class TaskType:
     function: Callable[..., Any]
     timeout: timedelta | None = None
     retry: RetryPolicy | None = None
+    rules: Rules = COMMON
     http: bool = False
     payload_model: type[BaseModel] | None = None
     takes_context: bool = True
@@ -82,7 +83,9 @@ class Registry:
         name: str,
         *,
         timeout: float | None = None,
-        retry: RetryPolicy | None = None,
+        retry: RetryPolicy | str | None = None,
+        fail_on: Kind | Iterable[Kind] = (),
+        retry_on: Kind | Iterable[Kind] = (),
         http: bool = False,
     ) -> Callable[[_F], _F]:
         """Register the decorated function, which stays as it is, under *name*.
@@ -93,17 +96,32 @@ class Registry:
         Args:
             name: How tasks name it: letters, digits, ``_``, ``.`` and ``-``, up to 100.
             timeout: Seconds one attempt may take; ``None`` leaves it to the deployment.
-            retry: How its tasks are retried where they say nothing themselves.
+            retry: How its tasks are retried where they say nothing themselves: a policy, or the name of a preset.
+            fail_on: Exceptions that end a task at once, by class or by the name of the class; with all that inherit
+                from them. ``TaskTimeoutError`` stands for running too long.
+            retry_on: Exceptions that are tried again, though by their name, or for one of their bases, they would not
+                be. Of several classes that apply to an exception, the one nearest to it decides.
             http: Whether tasks of this name may be enqueued over HTTP.
 
         Raises:
             RegistrationError: The function or an option cannot work; the message says what to do.
         """
-        if not _is_name(name):  # also where the decorator was written without its brackets
-            raise RegistrationError(f"{name!r} is no name for a task: use up to 100 letters, digits, _ . and -")
+        registration.require_name(name)
 
         def register(function: _F) -> _F:
-            self._add(_task_type(function, name=name, timeout=timeout, retry=retry, http=http))
+            parameters = registration.positional(function, name)
+            self._add(
+                TaskType(
+                    name=name,
+                    function=function,
+                    timeout=registration.kept_timeout(timeout, name),
+                    retry=registration.retry_policy(retry, name),
+                    rules=registration.rules(fail_on, retry_on, name),
+                    http=http,
+                    payload_model=registration.payload_model(function, parameters[0].name),
+                    takes_context=len(parameters) > 1,
+                )
+            )
             return function
 
         return register
@@ -120,9 +138,9 @@ class Registry:
 
     def _add(self, new: TaskType) -> None:
         old = self._types.get(new.name)
-        if old is not None and _place(old.function) != _place(new.function):
+        if old is not None and place(old.function) != place(new.function):
             raise RegistrationError(
-                f"two functions are registered as {new.name!r}: {_place(old.function)} and {_place(new.function)}; "
+                f"two functions are registered as {new.name!r}: {place(old.function)} and {place(new.function)}; "
                 "rename one"
             )
         self._types[new.name] = new
@@ -158,71 +176,9 @@ def _imported(name: str) -> ModuleType:
         raise RegistrationError(f"the task module {name} cannot be imported: {classify(error).message}") from error
 
 
-def _task_type(
-    function: Callable[..., Any], *, name: str, timeout: float | None, retry: RetryPolicy | None, http: bool
-) -> TaskType:
-    if any(is_of_kind(function) for is_of_kind in _RUN_NOTHING):
-        raise RegistrationError(
-            f"the task function {name!r} is async or a generator, which no executor runs yet: use a plain def"
-        )
-    if timeout is not None and not _can_be_kept(timeout):
-        raise RegistrationError(f"the timeout of {name!r} must be 0.1 to {MAX_TIMEOUT_SEC:g} seconds")
-    if retry is not None and not isinstance(retry, RetryPolicy):
-        raise RegistrationError(f"the retry of {name!r} must be a RetryPolicy")
-    parameters = _positional(function, name)
-    return TaskType(
-        name=name,
-        function=function,
-        timeout=None if timeout is None else timedelta(seconds=timeout),
-        retry=retry,
-        http=http,
-        payload_model=_payload_model(function, parameters[0].name),
-        takes_context=len(parameters) > 1,
-    )
-
-
-_RUN_NOTHING: Final = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
-"""What tells functions whose mere call runs nothing."""
-
-
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and re.fullmatch(NAME_PATTERN, name) is not None
-
-
-def _can_be_kept(timeout: object) -> bool:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        return False
-    return 0.1 <= timeout <= MAX_TIMEOUT_SEC  # noqa: PLR2004 - as for a task
-
-
-def _positional(function: object, name: str) -> list[inspect.Parameter]:
-    parameters = list(inspect.signature(function).parameters.values()) if callable(function) else []
-    usable = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if not usable or any(p not in usable[:2] for p in needed):
-        raise RegistrationError(
-            f"the task function {name!r} must be callable as function(payload) or function(payload, ctx)"
-        )
-    return usable[:2]
-
-
-def _payload_model(function: Callable[..., Any], parameter: str) -> type[BaseModel] | None:
-    try:
-        annotation = typing.get_type_hints(function).get(parameter)
-    except Exception as error:  # resolving it runs whatever it says
-        raise RegistrationError(f"an annotation of {_place(function)} cannot be resolved: {error}") from error
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
-
-
 def _validated(model: type[BaseModel], payload: dict[str, Any]) -> BaseModel:
     try:
         return model.model_validate(payload)
     except ValidationError as error:
         found = "; ".join(f"{one.field}: {one.message}" for one in problems(error, below="payload"))
         raise Fail(f"the payload does not fit {model.__name__}: {found}", code="ValidationError") from None
-
-
-def _place(function: Callable[..., Any]) -> str:
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{function.__module__}.{name}" + (f" (line {code.co_firstlineno})" if code else "")
