@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import struct
+from dataclasses import asdict
 from typing import Any
 
 import bson
@@ -15,6 +16,8 @@ from pymongo.database import Database
 
 from tests.functions.calls import request
 from tests.functions.conftest import Deployed
+from tidemill import PRESETS
+from tidemill.policies import JITTERS, STRATEGIES
 from tidemill.store import open_tasks
 
 NOOP = '{"name": "noop", "payload": {}}'
@@ -106,7 +109,7 @@ def test_a_body_that_cannot_be_read_is_400_whatever_its_type(unchanged: Deployed
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ("{}", "name"),
+        ('{"payload": {}}', "name"),
         (noop('"text"'), "payload"),
         (noop("null"), "payload"),
         (noop(r'{"a\u0000b": 1}'), "payload"),
@@ -130,16 +133,23 @@ def test_a_body_that_cannot_be_read_is_400_whatever_its_type(unchanged: Deployed
         ),
         (noop(delay_sec=1, not_before="2026-07-01T09:00:00Z"), "task"),
         (noop(expires_at=1767225600000), "expires_at"),
-        (noop(retry={"base_sec": -1}), "retry.base_sec"),
-        (noop(retry={"max_retries": 1001}), "retry.max_retries"),
-        (noop(retry="conservative"), "retry"),
+        *((noop(retry=value), "retry") for value in ("moon", "", "Standard", 3, True, [], ["standard"])),
+        *((noop(retry={"base_sec": value}), "retry.base_sec") for value in (-1, 0, "5", None, True, 10**9)),
+        *((noop(retry={"factor": value}), "retry.factor") for value in (0.99, -2, "x", 10**9)),
+        *((noop(retry={"max_sec": value}), "retry.max_sec") for value in (0, -1, 4.9, "x", 10**9)),
+        *((noop(retry={"jitter_factor": value}), "retry.jitter_factor") for value in (0, 1.1, "x")),
+        *((noop(retry={"max_retries": value}), "retry.max_retries") for value in (-1, 1001, 1.5, "3")),
+        *((noop(retry={"strategy": value}), "retry.strategy") for value in ("moon", None, 1)),
+        *((noop(retry={"jitter": value}), "retry.jitter") for value in ("moon", None, 1)),
+        (noop(retry={"base_sec": 1801}), "retry.max_sec"),
+        (noop(retry={"cap_sec": 5}), "retry.cap_sec"),
     ],
 )
 def test_a_task_that_is_not_allowed_is_422_and_names_the_field(unchanged: Deployed, body: str, field: str) -> None:
     answer = unchanged.post(body)
 
     assert (answer.status, answer.code) == (422, "not_allowed")
-    assert field in answer.fields
+    assert answer.fields == {field}
 
 
 @pytest.mark.parametrize(
@@ -183,6 +193,26 @@ def test_options_at_the_ends_of_their_ranges_are_taken(deployed: Deployed, db: D
     for fields in ({"priority": 10}, {"priority": -10}, {"max_retries": 0}, {"timeout_sec": 50}, {"max_retries": None}):
         assert deployed.post(noop(**fields)).status == 202, fields
     assert sorted(task["priority"] for task in db.tasks.find()) == [-10, 0, 0, 0, 10]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_taken_by_its_name(deployed: Deployed, db: Database[Any], name: str) -> None:
+    task_id = deployed.post(noop(retry=name), key="k").id
+
+    [task] = db.tasks.find()
+    assert task["max_retries"] == PRESETS[name].max_retries
+    assert task["backoff_policy"] == asdict(PRESETS[name].backoff)
+    numbers = {"max_retries": task["max_retries"]} | task["backoff_policy"]
+    assert deployed.post(noop(retry=numbers), key="k").id == task_id
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("jitter", JITTERS)
+def test_every_strategy_and_jitter_is_taken(deployed: Deployed, db: Database[Any], strategy: str, jitter: str) -> None:
+    assert deployed.post(noop(retry={"strategy": strategy, "jitter": jitter, "max_sec": 60})).status == 202
+
+    [policy] = db.tasks.distinct("backoff_policy")
+    assert (policy["strategy"], policy["jitter"], policy["max_sec"], policy["base_sec"]) == (strategy, jitter, 60, 5)
 
 
 def test_a_time_means_the_same_whatever_its_offset(deployed: Deployed, db: Database[Any]) -> None:

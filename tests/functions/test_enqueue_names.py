@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,13 +12,13 @@ from bson.datetime_ms import DatetimeMS
 from pymongo.database import Database
 
 from tests.functions.conftest import Deployed
-from tidemill import InvalidRequestError, Queue, RetryPolicy, UnknownTaskError, control
+from tidemill import PRESETS, InvalidRequestError, Queue, RetryPolicy, UnknownTaskError, control
 from tidemill.control import CACHE_SEC, Directory
-from tidemill.model import Backoff
+from tidemill.policies import Backoff
 from tidemill.registry import Registry
 
 ODD_COUNTS: list[Any] = [None, "x", -1, float("inf"), float("nan"), [], 10**6]
-ODD_BACKOFFS: list[Any] = [None, "x", {"base_sec": "x"}, {"later": 1}, [1]]
+ODD_BACKOFFS: list[Any] = [None, "x", {"base_sec": "x"}, {"later": 1}, [1], {"strategy": "moon"}, {"jitter": 1}]
 NOW = datetime(2026, 7, 1, 9, tzinfo=UTC)
 
 
@@ -187,6 +188,18 @@ def test_types_are_written_only_when_they_change(db: Database[Any]) -> None:
     assert (stored["timeout_sec"], stored["max_retries"], stored["release"], stored["note"]) == (3, 2, "2", "by hand")
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_of_a_registration_is_declared_with_its_numbers(db: Database[Any], preset: str) -> None:
+    registry = Registry()
+    registry.task("a", retry=preset)(function)
+    control.declare_types(db, registry, release="1", now=NOW)
+    task = Queue(db).get(Queue(db).enqueue("a", {}))
+
+    policy = control.policy_of(task, Directory(db), deployment=RetryPolicy(max_retries=9))  # type: ignore[arg-type]
+
+    assert policy == PRESETS[preset]
+
+
 def test_executors_that_start_at_once_may_all_declare(db: Database[Any]) -> None:
     registry = Registry()
     for name in "abc":
@@ -218,6 +231,7 @@ def test_what_can_be_no_queue_is_not_declared(db: Database[Any], name: str) -> N
     [
         ({"max_retries": 3}, 3, 7),
         ({"max_retries": 3.0, "backoff_policy": {"base_sec": 1.0}}, 3, 1),
+        ({"max_retries": 3, "backoff_policy": asdict(PRESETS["patient"].backoff)}, 3, 60),
         *(({"max_retries": value}, 9, 7) for value in ODD_COUNTS),
         *(({"backoff_policy": value}, 9, 7) for value in ODD_BACKOFFS),
     ],

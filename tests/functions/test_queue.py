@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -16,6 +17,8 @@ from pymongo.database import Database
 from tests.builders import document
 from tests.conftest import T0, ManualClock
 from tidemill import (
+    PRESETS,
+    Backoff,
     DuplicateKeyError,
     InvalidRequestError,
     NewTask,
@@ -24,10 +27,11 @@ from tidemill import (
     Task,
 )
 from tidemill.control import Directory
-from tidemill.model import Backoff
 
 MINUTE = timedelta(minutes=1)
-NUMBERS: dict[str, Any] = {"base_sec": 1, "factor": 3, "max_sec": 9}
+NUMBERS: dict[str, Any] = {
+    "strategy": "fibonacci", "base_sec": 1, "factor": 3, "max_sec": 9, "jitter": "proportional", "jitter_factor": 0.5
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -81,8 +85,13 @@ def test_a_task_without_options_is_due_now(queue: Queue, db: Database[Any]) -> N
         ({"timeout": timedelta(seconds=1.5)}, {"timeout_sec": 1.5}),
         (
             {"retry": RetryPolicy(max_retries=3, backoff=Backoff(**NUMBERS))},
-            {"max_retries": 3, "backoff_policy": NUMBERS | {"strategy": "exponential", "jitter": "full"}},
+            {"max_retries": 3, "backoff_policy": asdict(Backoff(**NUMBERS))},
         ),
+        *(
+            ({"retry": name}, {"max_retries": preset.max_retries, "backoff_policy": asdict(preset.backoff)})
+            for name, preset in PRESETS.items()
+        ),
+        ({"retry": "standard", "max_retries": 0}, {"max_retries": 0}),
         ({"retry": RetryPolicy(max_retries=3), "max_retries": 7}, {"max_retries": 7}),
         ({"idempotency_key": "order-7"}, {"idempotency_key": "order-7"}),
     ],
@@ -105,8 +114,10 @@ def test_every_option_reaches_the_document(
         ({"delay": 60}, "delay"),
         ({"timeout": 30}, "timeout"),
         ({"timeout": timedelta(0)}, "timeout_sec"),
-        ({"retry": "conservative"}, "retry"),
-        ({"retry": {"max_retries": 3}}, "retry"),
+        *(
+            ({"retry": value}, "retry")
+            for value in ("moon", "", "Standard", 3, {"max_retries": 3}, Backoff(), ["standard"])
+        ),
         ({"not_before": T0.replace(tzinfo=None)}, "not_before"),
         ({"expires_at": "tomorrow"}, "expires_at"),
         ({"priority": "high"}, "priority"),
@@ -167,6 +178,49 @@ def test_many_are_stored_in_order(queue: Queue, db: Database[Any]) -> None:
     assert [db.tasks.find_one({"_id": task_id})["payload"]["n"] for task_id in ids] == [0, 1, 2, 3, 4, 5]  # type: ignore[index]
     assert [task["payload"]["n"] for task in db.tasks.find().sort("_id")] == [0, 1, 2, 3, 4, 5]
     assert {task["due_at"] for task in db.tasks.find()} == {T0, T0 + MINUTE}
+
+
+def test_many_are_retried_by_preset_policy_or_numbers(queue: Queue, db: Database[Any]) -> None:
+    policy = RetryPolicy(max_retries=3, backoff=Backoff(**NUMBERS))
+    retries: list[Any] = ["patient", policy, {"max_retries": 3} | NUMBERS, None]
+
+    queue.enqueue_many({"name": "send", "payload": {}, "retry": retry} for retry in retries)
+
+    stored = [task["backoff_policy"] for task in db.tasks.find().sort("_id")]
+    assert stored == [asdict(PRESETS["patient"].backoff), NUMBERS, NUMBERS, None]
+    assert [task["max_retries"] for task in db.tasks.find().sort("_id")] == [3, 3, 3, None]
+
+
+@pytest.mark.parametrize(
+    ("retry", "field"),
+    [
+        ("moon", "retry"),
+        ({"strategy": "moon"}, "retry.strategy"),
+        ({"jitter": "moon"}, "retry.jitter"),
+        ({"base_sec": float("nan")}, "retry.base_sec"),
+        ({"base_sec": -1}, "retry.base_sec"),
+        ({"factor": 0.5}, "retry.factor"),
+        ({"factor": float("inf")}, "retry.factor"),
+        ({"base_sec": 9, "max_sec": 1}, "retry.max_sec"),
+        ({"jitter_factor": "x"}, "retry.jitter_factor"),
+    ],
+)
+def test_of_many_a_policy_that_cannot_be_is_named_and_nothing_is_stored(
+    queue: Queue, db: Database[Any], retry: Any, field: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        queue.enqueue_many([{"name": "send", "payload": {}}, {"name": "send", "payload": {}, "retry": retry}])
+
+    assert fields(refused) == [f"1.{field}"]
+    assert db.tasks.count_documents({}) == 0
+
+
+def test_a_preset_and_its_policy_are_the_same_request(queue: Queue) -> None:
+    first = queue.enqueue("send", {}, retry="patient", idempotency_key="k")
+
+    assert queue.enqueue("send", {}, retry=PRESETS["patient"], idempotency_key="k") == first
+    with pytest.raises(DuplicateKeyError):
+        queue.enqueue("send", {}, retry="standard", idempotency_key="k")
 
 
 def test_many_that_are_none_are_no_error(queue: Queue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -9,15 +10,20 @@ from typing import Any
 
 import bson
 from bson.raw_bson import RawBSONDocument
+from hypothesis import strategies as st
 
 from tests.builders import document
 from tests.conftest import T0
 from tidemill.documents import read
 from tidemill.model import Task
+from tidemill.policies import JITTERS, MAX_BACKOFF_SEC, MAX_FACTOR, STRATEGIES, Backoff
 from tidemill.registry import TaskContext
 
 NEVER = 1e9
 """A deadline no test lives to see, on the monotonic clock."""
+
+LAST_DRAW = math.nextafter(1.0, 0.0)
+"""The largest number that a draw can be."""
 
 
 def raw(fields: dict[str, Any]) -> RawBSONDocument:
@@ -41,6 +47,20 @@ def a_claimed_task(now: datetime = T0, **fields: Any) -> Task:
 def a_context(*, deadline: float = NEVER) -> TaskContext:
     """What a function is given of its task."""
     return TaskContext(task_id=1, attempt=1, is_last_attempt=False, deadline=deadline)
+
+
+@st.composite
+def backoffs(draw: st.DrawFn) -> Backoff:
+    """Any legal back-off."""
+    base = draw(st.floats(min_value=5e-324, max_value=MAX_BACKOFF_SEC))
+    return Backoff(
+        strategy=draw(st.sampled_from(STRATEGIES)),
+        base_sec=base,
+        factor=draw(st.floats(min_value=1, max_value=MAX_FACTOR)),
+        max_sec=draw(st.floats(min_value=base, max_value=MAX_BACKOFF_SEC)),
+        jitter=draw(st.sampled_from(JITTERS)),
+        jitter_factor=draw(st.floats(min_value=0, max_value=1, exclude_min=True)),
+    )
 
 
 def eventually(happens: Callable[[], bool], *, within: float = 5.0) -> bool:

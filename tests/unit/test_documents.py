@@ -11,11 +11,12 @@ import pytest
 from bson import Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
+from hypothesis import given
 
 from tests.builders import document
 from tests.conftest import T0
-from tests.unit.make import a_task, raw
-from tidemill import Attempt, Backoff, Malformed, RetryPolicy, Task
+from tests.unit.make import a_task, backoffs, raw
+from tidemill import Attempt, Backoff, Malformed, Task
 from tidemill.documents import (
     EARLIEST,
     LATEST,
@@ -97,7 +98,11 @@ def test_fields_of_later_releases_are_ignored() -> None:
         ("cancel_requested_at", True),
         ("backoff_policy", "x"), ("backoff_policy", [1]), ("backoff_policy", 5), ("backoff_policy", {"base_sec": "5"}),
         ("backoff_policy", {"base_sec": 0}), ("backoff_policy", {"strategy": ["exponential"]}),
-        ("backoff_policy", {"max_sec": 1}),
+        ("backoff_policy", {"max_sec": 1}), ("backoff_policy", {"strategy": "moon"}),
+        ("backoff_policy", {"jitter": "FULL"}), ("backoff_policy", {"jitter": ["full"]}),
+        ("backoff_policy", {"jitter_factor": 2}), ("backoff_policy", {"factor": math.nan}),
+        ("backoff_policy", {"factor": 1001}), ("backoff_policy", {"base_sec": math.inf}),
+        ("backoff_policy", {"base_sec": Decimal128("5")}),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named_by_its_field_and_never_shown(name: str, value: object) -> None:  # F25, F37, F77
@@ -128,11 +133,27 @@ def test_what_people_and_shells_write_is_read(name: str, value: object, attribut
     assert getattr(reading(**{name: value}), attribute) == read_as
 
 
-def test_a_policy_comes_back_as_it_was_stored() -> None:
-    backoff = RetryPolicy(backoff=Backoff(base_sec=0.5, factor=3, max_sec=60)).backoff
-
+@given(backoffs())
+def test_a_policy_comes_back_as_it_was_stored(backoff: Backoff) -> None:
     assert a_task(backoff_policy=backoff_document(backoff)).backoff == backoff
     assert backoff_document(None) is None
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [
+        ({}, Backoff()),
+        ({"base_sec": 1, "factor": 3, "max_sec": 9}, Backoff(base_sec=1, factor=3, max_sec=9)),
+        (
+            {"strategy": "exponential", "base_sec": 1, "factor": 3.0, "max_sec": Int64(9), "jitter": "full"},
+            Backoff(base_sec=1, factor=3, max_sec=9),
+        ),
+        ({"strategy": "linear", "jitter": None, "jitter_factor": None}, Backoff(strategy="linear")),
+        ({"strategy": "fixed", "moon": "full"}, Backoff(strategy="fixed")),
+    ],
+)
+def test_a_policy_of_another_release_is_filled_up_from_the_default(stored: dict[str, Any], expected: Backoff) -> None:
+    assert a_task(backoff_policy=stored).backoff == expected
 
 
 def test_the_log_comes_back_as_it_was_stored_without_the_lines_that_are_none() -> None:

@@ -12,14 +12,25 @@ import pytest
 from tests.conftest import T0
 from tests.unit.make import a_claimed_task, a_context
 from tidemill import Fail, Malformed, Retry, RetryPolicy, Snooze, TaskTimeoutError
-from tidemill.executor.outcomes import MAX_NOTE, MIN_SNOOZE, after_end, after_timeout, malformed
-from tidemill.model import Failed, Outcome, Retried, Snoozed, Succeeded
+from tidemill.classify import Kind, Rules
+from tidemill.executor.outcomes import MAX_NOTE, MIN_SNOOZE, Terms, after_end, after_timeout, malformed
+from tidemill.model import Failed, Failure, Outcome, Retried, Snoozed, Succeeded
+from tidemill.policies import Adaptive, Pressure
+from tidemill.pressure import Load
 from tidemill.results import MAX_RESULT_BYTES
 from tidemill.retry import DEFAULT
 from tidemill.settlement import Settlement, statements
 from tidemill.slots import Ended, Running
 
 SECOND = timedelta(seconds=1)
+USUAL = Terms(policy=DEFAULT)
+ONE_SHOT = Terms(policy=RetryPolicy(max_retries=0))
+CROWDED = Terms(policy=DEFAULT, load=Load(pressure=Pressure(adaptive=Adaptive()), ready=20))
+
+
+def with_rules(*, fail_on: Kind | None = None, retry_on: Kind | None = None) -> Terms:
+    kinds = [frozenset() if kind is None else frozenset([kind]) for kind in (fail_on, retry_on)]
+    return Terms(policy=DEFAULT, rules=Rules(fail_on=kinds[0], retry_on=kinds[1]))
 
 
 def running(*, attempts: int = 1, timeout: float = 30) -> Running:
@@ -28,13 +39,15 @@ def running(*, attempts: int = 1, timeout: float = 30) -> Running:
     return Running(task=task, ctx=ctx, started_at=T0 - SECOND, started=100.0, cancel=ctx._cancelled)
 
 
-def ended(*, result: Any = None, error: BaseException | None = None, attempts: int = 1) -> Settlement:
+def ended(
+    *, result: Any = None, error: BaseException | None = None, attempts: int = 1, terms: Terms = USUAL
+) -> Settlement:
     end = Ended(running=running(attempts=attempts), duration=SECOND, result=result, error=error)
-    return after_end(end, DEFAULT, now=T0, draw=0.5)
+    return after_end(end, terms, now=T0, draw=0.5)
 
 
-def outcome(error: BaseException) -> Outcome:
-    return ended(error=error).outcome
+def outcome(error: BaseException, terms: Terms = USUAL) -> Outcome:
+    return ended(error=error, terms=terms).outcome
 
 
 def test_a_result_is_a_success() -> None:
@@ -88,6 +101,33 @@ def test_fail_ends_the_task_and_retry_names_its_wait() -> None:
     assert retried.next_retry_at == T0 + 77 * SECOND
 
 
+def test_the_rules_of_a_registration_decide_which_exceptions_end_a_task() -> None:
+    assert outcome(KeyError("no"), with_rules(fail_on="LookupError")) == Failed(
+        failure=Failure(message="KeyError: 'no'", code="KeyError", retryable=False), reason="not_retryable"
+    )
+    assert isinstance(outcome(KeyError("no"), with_rules(fail_on=ValueError)), Retried)
+    assert isinstance(outcome(SyntaxError("no")), Failed)
+    assert isinstance(outcome(SyntaxError("no"), with_rules(retry_on=SyntaxError)), Retried)
+
+
+def test_what_a_function_raises_on_purpose_beats_the_rules_of_its_registration() -> None:
+    final, tried = with_rules(fail_on=Exception), with_rules(retry_on=Exception)
+
+    assert isinstance(outcome(ValueError("no"), final), Failed)
+    assert isinstance(outcome(Retry("busy"), final), Retried)
+    assert outcome(Snooze(90 * SECOND), final) == Snoozed(until=T0 + 90 * SECOND)
+    assert isinstance(outcome(Fail("gone"), tried), Failed)
+
+
+def test_the_load_of_its_queue_makes_a_failed_task_wait_longer_and_none_that_said_how_long() -> None:
+    failed, retried = outcome(ValueError("no"), CROWDED), outcome(Retry("busy", after=SECOND), CROWDED)
+
+    assert isinstance(failed, Retried)
+    assert isinstance(retried, Retried)
+    assert failed.next_retry_at == T0 + 7.5 * SECOND
+    assert retried.next_retry_at == T0 + SECOND
+
+
 def test_an_endless_message_makes_a_short_note() -> None:
     settlement = ended(error=ValueError("x" * 100_000))
 
@@ -109,6 +149,14 @@ def test_an_endless_message_makes_a_short_note() -> None:
 )
 def test_a_snooze_is_due_when_it_says_but_never_at_once(until: datetime | timedelta, due: datetime) -> None:
     assert outcome(Snooze(until)) == Snoozed(until=due)
+
+
+def test_a_snooze_counts_as_no_attempt_not_even_where_there_is_but_one() -> None:
+    settlement = ended(error=Snooze(SECOND), attempts=1, terms=ONE_SHOT)
+
+    assert settlement.outcome == Snoozed(until=T0 + SECOND)
+    (_, update), _ = statements(settlement, now=T0)
+    assert update["$inc"] == {"attempts": -1}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +197,7 @@ def test_an_exception_that_lies_about_its_class_is_a_failure() -> None:  # F50
 
 
 def test_a_function_that_ran_too_long_timed_out_whatever_it_might_still_return() -> None:
-    settlement = after_timeout(running(timeout=1.5), DEFAULT, now=T0, draw=0.5)
+    settlement = after_timeout(running(timeout=1.5), USUAL, now=T0, draw=0.5)
 
     assert isinstance(settlement.outcome, Retried)
     assert settlement.outcome.failure.code == "timeout"
@@ -160,10 +208,34 @@ def test_a_function_that_ran_too_long_timed_out_whatever_it_might_still_return()
 
 
 def test_a_timeout_on_the_last_attempt_ends_the_task() -> None:
-    settlement = after_timeout(running(attempts=1), RetryPolicy(max_retries=0), now=T0, draw=0.5)
+    settlement = after_timeout(running(attempts=1), ONE_SHOT, now=T0, draw=0.5)
 
     assert isinstance(settlement.outcome, Failed)
     assert settlement.outcome.reason == "exhausted"
+
+
+@pytest.mark.parametrize("kind", [TaskTimeoutError, "TaskTimeoutError", Exception])
+def test_a_timeout_ends_the_task_where_its_registration_says_so(kind: Kind) -> None:
+    settlement = after_timeout(running(), with_rules(fail_on=kind), now=T0, draw=0.5)
+
+    assert isinstance(settlement.outcome, Failed)
+    assert (settlement.outcome.reason, settlement.outcome.failure.code) == ("not_retryable", "timeout")
+    assert settlement.run is not None
+    assert settlement.run.status == "timed_out"
+    assert isinstance(outcome(TaskTimeoutError(), with_rules(fail_on=kind)), Failed)
+
+
+def test_a_timeout_of_the_network_is_no_timeout_of_the_task() -> None:
+    settlement = after_timeout(running(), with_rules(fail_on=TimeoutError), now=T0, draw=0.5)
+
+    assert isinstance(settlement.outcome, Retried)
+
+
+def test_a_timeout_waits_longer_under_load_too() -> None:
+    settlement = after_timeout(running(), CROWDED, now=T0, draw=0.5)
+
+    assert isinstance(settlement.outcome, Retried)
+    assert settlement.outcome.next_retry_at == T0 + 7.5 * SECOND
 
 
 def test_the_interruption_of_a_timeout_is_a_failure_where_a_function_lets_it_through() -> None:

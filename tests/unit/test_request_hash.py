@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import T0
+from tidemill import PRESETS, Backoff
 from tidemill.requests import new_task
 
 JSON = st.recursive(
@@ -23,11 +25,17 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "$oid", ""]), inner),
     max_leaves=6,
 )  # fmt: skip
+DEFAULTS = asdict(Backoff())
 OBJECTS = st.dictionaries(st.sampled_from(["a", "b", "$numberInt", "_id"]), JSON, max_size=3)
 
 
 def of(payload: dict[str, Any] | None = None, **fields: Any) -> str:
     return new_task(**({"name": "noop", "payload": payload or {}} | fields)).hash()
+
+
+def numbers(preset: str) -> dict[str, Any]:
+    policy = PRESETS[preset]
+    return {"max_retries": policy.max_retries} | asdict(policy.backoff)
 
 
 def backwards(value: Any) -> Any:
@@ -77,6 +85,9 @@ def test_what_differs_in_meaning_or_type_is_another_request(one: dict[str, Any],
         {"not_before": T0},
         {"expires_at": T0},
         {"retry": {}},
+        {"retry": "default"},
+        {"retry": "standard"},
+        {"retry": {"jitter": "none"}},
         {"max_retries": 0},
         {"timeout_sec": 5},
     ],
@@ -98,10 +109,37 @@ def test_the_key_is_no_part_of_the_request() -> None:
         ({"queue": "default", "priority": 0}, {}),
         ({"not_before": "2026-07-01T09:00:00Z"}, {"not_before": "2026-07-01T11:00:00.000+02:00"}),
         ({"payload": {"a": (1, 2)}}, {"payload": {"a": [1, 2]}}),
+        *((({"retry": name}, {"retry": numbers(name)})) for name in PRESETS),
+        *((({"retry": name}, {"retry": PRESETS[name]})) for name in PRESETS),
+        ({"retry": {"base_sec": 1}}, {"retry": {"base_sec": 1.0, "factor": 2, "max_retries": None}}),
+        ({"retry": DEFAULTS}, {"retry": {}}),
+        *(({"retry": {name: value}}, {"retry": {}}) for name, value in DEFAULTS.items()),
+        ({"retry": {"base_sec": 1, "jitter": "none"}}, {"retry": {"jitter": "none", "base_sec": 1}}),
+        ({"retry": None, "max_retries": None, "timeout_sec": None, "delay_sec": None, "expires_at": None}, {}),
     ],
 )
 def test_what_means_the_same_is_the_same_request(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert of(**one) == of(**other)
+
+
+def test_every_preset_is_a_request_of_its_own() -> None:
+    assert len({of(retry=name) for name in PRESETS}) == len(PRESETS)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"strategy": "linear"}, {"base_sec": 6}, {"factor": 3}, {"max_sec": 60}, {"jitter": "none"}, {"jitter_factor": 1},
+     {"max_retries": 0}],
+    ids=str,
+)  # fmt: skip
+def test_every_number_of_a_policy_is_part_of_the_request(option: dict[str, Any]) -> None:  # F75
+    assert of(retry=option) != of(retry={})
+
+
+def test_a_hash_outlives_a_release() -> None:
+    before_there_were_strategies = of({"a": 1}, retry={"base_sec": 1, "factor": 3, "max_sec": 9, "max_retries": 3})
+
+    assert before_there_were_strategies == "1c8408aa2a98281800a6af7e0cc005d2923ac93fd0255adf9ba7cb3caec82ce9"
 
 
 @pytest.mark.parametrize(

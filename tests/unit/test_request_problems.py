@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, ValidationError
 
 from tidemill import InvalidRequestError
+from tidemill.policies import SELECTIONS
 from tidemill.requests import (
     MAX_FIELD_CHARS,
     MAX_PROBLEMS,
@@ -50,6 +51,17 @@ def test_no_message_repeats_a_value(field: str, value: object) -> None:  # P8
     assert SECRET not in str(error)
     assert SECRET not in repr(error.__cause__)
     assert error.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "option", ["strategy", "base_sec", "factor", "max_sec", "jitter", "jitter_factor", "max_retries"]
+)
+def test_no_message_repeats_a_value_of_a_policy(option: str) -> None:  # P8
+    for value in (SECRET, [SECRET], {SECRET: SECRET}):
+        error = refused(retry={option: value})
+
+        assert [one.field for one in error.problems] == [f"retry.{option}"]
+        assert SECRET not in str(error)
 
 
 def test_no_message_repeats_a_time() -> None:
@@ -129,6 +141,8 @@ def test_an_event_that_is_no_object_is_refused(event: object) -> None:  # F66
         {"batch_size": 5},
         {"batch_size": 1000, "concurrency": 1},
         {"queues": [], "lane": None},
+        *({"selection": one} for one in SELECTIONS),
+        {"selection": None},
     ],
 )
 def test_an_order_may_choose(event: dict[str, Any]) -> None:
@@ -152,7 +166,7 @@ def test_an_order_may_choose(event: dict[str, Any]) -> None:
         ({"queues": ["eu"] * 101}, "queues"),
         ({"queue": {"$ne": 1}}, "queue"),
         ({"key1": "v"}, "key1"),
-        ({"selection": "moon"}, "selection"),
+        *(({"selection": value}, "selection") for value in ("moon", "Weighted", "", 1, ["weighted"])),
         ({"time": "garbage"}, "time"),
         ({1: 2}, "1"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import T0
-from tidemill import Backoff, InvalidRequestError, NewTask
+from tidemill import InvalidRequestError, NewTask
 from tidemill.requests import MAX_DELAY_SEC, MAX_KEY_CHARS, new_task
 
 NUMBER = "Input should be a valid number"
@@ -74,20 +74,10 @@ def test_a_queue_is_a_word_too(queue: object) -> None:  # F71
         ("timeout_sec", 881, "Input should be less than or equal to 880"),
         ("timeout_sec", 10**9, "Input should be less than or equal to 880"),
         ("timeout_sec", True, NUMBER),
-        ("retry", [], "Input should be a valid dictionary or instance of RetryOptions"),
-        ("retry.base_sec", True, NUMBER),
-        ("retry.base_sec", 0, "Input should be greater than 0"),
-        ("retry.factor", 0.5, "Input should be greater than or equal to 1"),
-        ("retry.factor", 1001, "Input should be less than or equal to 1000"),
-        ("retry.max_sec", 10**9, "Input should be less than or equal to 604800"),
-        ("retry.max_sec", math.nan, "Input should be a finite number"),
-        ("retry.jitter", "none", "Extra inputs are not permitted"),
     ],
 )  # fmt: skip
 def test_a_value_of_the_wrong_type_or_size_is_refused(field: str, value: object, message: str) -> None:  # F46, F47
-    outer, _, inner = field.partition(".")
-
-    assert refused(**{outer: {inner: value} if inner else value}) == {field: message}
+    assert refused(**{field: value}) == {field: message}
 
 
 @pytest.mark.parametrize(
@@ -127,39 +117,6 @@ def test_a_start_that_has_passed_is_no_delay(hours: int, *, delayed: bool) -> No
 
 def test_delay_and_start_exclude_each_other() -> None:
     assert refused(delay_sec=0, not_before=T0) == {"task": "delay_sec and not_before exclude each other"}
-
-
-def test_retry_options_fill_up_from_the_default_policy() -> None:
-    options = wanted(retry={"base_sec": 60, "max_retries": 3}).retry
-
-    assert options is not None
-    assert options.backoff() == Backoff(base_sec=60, factor=2.0, max_sec=1800)
-
-
-def test_any_options_that_are_accepted_make_a_policy() -> None:
-    for options in ({"base_sec": 5e-324}, {"factor": 1000, "base_sec": 604_800, "max_sec": 604_800}, {}):
-        accepted = wanted(retry=options).retry
-        assert accepted is not None
-        assert isinstance(accepted.backoff(), Backoff)
-
-
-def test_a_cap_below_the_base_is_refused() -> None:
-    assert refused(retry={"base_sec": 5, "max_sec": 1}) == {"retry": "max_sec must not be below base_sec"}
-    assert refused(retry={"max_sec": 1}) == {"retry": "max_sec must not be below base_sec"}
-
-
-@pytest.mark.parametrize(
-    ("fields", "retries"),
-    [
-        ({}, None),
-        ({"max_retries": 0}, 0),
-        ({"retry": {}}, None),
-        ({"retry": {"max_retries": 5}}, 5),
-        ({"retry": {"max_retries": 5}, "max_retries": 0}, 0),
-    ],
-)
-def test_the_nearer_number_of_retries_holds(fields: dict[str, Any], retries: int | None) -> None:
-    assert wanted(**fields).retries() == retries
 
 
 @pytest.mark.parametrize("key", ["k", "a b", "order-7", "é😀", "k1,k2", "x" * MAX_KEY_CHARS, "$gt"])

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill import SettingsError
+from tidemill import PRESETS, SettingsError
+from tidemill.policies import SELECTIONS
 from tidemill.settings import Settings, from_environment
 
 URI = "mongodb://user:S3cr3t%40x@127.0.0.1:1/db"
@@ -36,6 +37,8 @@ def test_every_variable_is_taken() -> None:
         "MAX_TASK_TIMEOUT_SEC": "100",
         "CONCURRENCY": "1",
         "BATCH_SIZE": "1000",
+        "RETRY_POLICY": "patient",
+        "SELECTION": "oldest_first",
         "RETRY_SHARE": "0",
         "DEFAULT_TASK": "noop",
         "RETENTION_DAYS": "0.5",
@@ -50,6 +53,8 @@ def test_every_variable_is_taken() -> None:
         max_task_timeout=timedelta(seconds=100),
         concurrency=1,
         batch_size=1000,
+        retry=PRESETS["patient"],
+        selection="oldest_first",
         retry_share=0.0,
         adopt_as="noop",
         retention=timedelta(hours=12),
@@ -59,7 +64,7 @@ def test_every_variable_is_taken() -> None:
 
 @pytest.mark.parametrize("empty", ["", " ", "\t\n"])
 def test_an_empty_variable_is_as_good_as_none(empty: str) -> None:  # F47
-    assert from_environment(dict.fromkeys(["MONGODB_URI", "CONCURRENCY", "RETRY_SHARE", "DEFAULT_TASK"], empty)) == (
+    assert from_environment(dict.fromkeys(["MONGODB_URI", "CONCURRENCY", "RETRY_POLICY", "SELECTION"], empty)) == (
         Settings()
     )
 
@@ -118,6 +123,16 @@ def test_strays_are_run_by_a_function_that_can_exist(name: str) -> None:  # F23
     assert refused(DEFAULT_TASK=name) == "DEFAULT_TASK must be the name of a task function"
 
 
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_a_selection_is_one_of_three_words(name: str) -> None:
+    assert from_environment({"SELECTION": name}).selection == name
+
+
+@pytest.mark.parametrize("name", ["fifo", "Weighted", "retries-first", "fresh", '"weighted"'])
+def test_any_other_word_is_no_selection(name: str) -> None:
+    assert refused(SELECTION=name) == "SELECTION must be one of weighted, retries_first, oldest_first"
+
+
 def test_everything_wrong_is_told_at_once() -> None:
     message = refused(CONCURRENCY="abc", RETRY_SHARE="2", TASK_TIMEOUT_SEC="0", BATCH_SIZE="5")
 
@@ -132,7 +147,7 @@ def test_what_opens_the_database_is_never_shown() -> None:  # F80
 
 
 NAMES = ["MONGODB_DATABASE", "TASK_TIMEOUT_SEC", "MAX_TASK_TIMEOUT_SEC", "CONCURRENCY", "BATCH_SIZE", "RETRY_SHARE",
-         "DEFAULT_TASK", "RETENTION_DAYS"]  # fmt: skip
+         "DEFAULT_TASK", "RETENTION_DAYS", "RETRY_POLICY", "SELECTION"]  # fmt: skip
 
 
 def message_of(env: dict[str, str]) -> str:
