@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from tests.builders import add, document
+from tests.conftest import T0
 from tidemill import indexes
+from tidemill.store import Tasks
 from tidemill.testing import Mongod
+
+COMMAND = (sys.executable, "-m", "tidemill.cli")
+WITHOUT_RICH = (
+    sys.executable,
+    "-c",
+    "import sys; sys.modules['rich'] = None; from tidemill.cli import main; sys.exit(main())",
+)
 
 
 def tidemill(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own, with nothing in its environment but what is given."""
-    env = {"PATH": os.environ["PATH"], **environment}
-    command = [sys.executable, "-m", "tidemill.cli", *arguments]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return run((*COMMAND, *arguments), environment)
+
+
+def run(command: tuple[str, ...], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=env(environment), capture_output=True, text=True, timeout=60, check=False)
+
+
+def env(environment: dict[str, str]) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], **environment}
 
 
 @pytest.fixture
@@ -34,8 +54,8 @@ def test_indexes_makes_what_is_missing_and_says_so(db: Database[Any], where: dic
     first, second = tidemill("indexes", **where), tidemill("indexes", **where)
 
     assert (first.returncode, first.stderr) == (0, "")
-    assert first.stdout.splitlines() == ["making claim of tasks", "11 indexes are there, 1 of them new"]
-    assert second.stdout.splitlines() == ["11 indexes are there, 0 of them new"]
+    assert first.stdout.splitlines() == ["making claim of tasks", "12 indexes are there, 1 of them new"]
+    assert second.stdout.splitlines() == ["12 indexes are there, 0 of them new"]
     assert indexes.missing(db) == ()
 
 
@@ -75,9 +95,116 @@ def test_a_server_that_is_not_there_is_told_within_seconds_and_without_its_addre
     assert time.monotonic() - started < 10
 
 
-@pytest.mark.parametrize("arguments", [(), ("idnexes",), ("declare",), ("indexes", "now")])
-def test_what_is_not_understood_is_answered_with_the_usage(arguments: tuple[str, ...]) -> None:
-    refused = tidemill(*arguments)
+def test_what_is_not_understood_is_answered_with_the_usage() -> None:
+    refused = tidemill("idnexes")
+
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("usage: tidemill")
+
+
+def test_an_argument_that_is_no_text_is_refused() -> None:
+    refused = tidemill("task", "show", "\udcff")
 
     assert refused.returncode == 2
-    assert refused.stderr.startswith("usage: tidemill")
+    assert refused.stderr.endswith("the arguments must be UTF-8\n")
+
+
+def test_the_presets_are_shown_without_a_database_and_plain_in_a_pipe() -> None:
+    shown = tidemill("policy", "ls", FORCE_COLOR="1", TERM="xterm-256color")
+
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith("preset ")
+    assert "\x1b" not in shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+
+
+def test_a_queue_is_set_paused_and_looked_at(db: Database[Any], where: dict[str, str]) -> None:
+    changed = tidemill("queue", "set", "default", "--retry-share", "0.5", "--budget", "on", **where)
+    paused = tidemill("queue", "pause", "default", **where)
+    listed = tidemill("queue", "ls", **where)
+    status = tidemill("queue", "status", "--json", **where)
+
+    assert [one.returncode for one in (changed, paused, listed, status)] == [0, 0, 0, 0]
+    assert "retry share        0.5" in changed.stdout
+    assert listed.stdout.splitlines()[2].split() == ["default", "0", "0", "0", "0", "-", "paused"]
+    assert json.loads(status.stdout)["paused"] is True
+    stored = db["queues"].find_one({"_id": "default"}) or {}
+    assert (stored["retry_share"], stored["paused"]) == (0.5, True)
+
+
+def test_a_task_is_shown_with_its_log_and_without_its_payload(tasks: Tasks, where: dict[str, str]) -> None:
+    line = {"attempt": 0, "status": "failed", "started_at": T0, "duration_ms": 1500, "note": "the receiver said 503"}
+    [task_id] = add(tasks, [document(T0, attempts=1, payload={"card": "s3cret"}, attempt_log=[line])])
+
+    shown = tidemill("task", "show", str(task_id), **where)
+
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.splitlines()[0] == f"task      {task_id}"
+    assert shown.stdout.splitlines()[-1].endswith("0  failed  2031-07-01 09:00:00.000      1.5s  the receiver said 503")
+    assert "s3cret" not in shown.stdout
+
+
+def test_a_task_that_is_not_there_is_told_in_one_line(where: dict[str, str]) -> None:
+    refused = tidemill("task", "show", "0" * 24, **where)
+
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == f"tidemill: there is no task {'0' * 24}\n"
+
+
+def test_where_nothing_was_counted_stats_say_so(where: dict[str, str]) -> None:
+    shown = tidemill("stats", "--since", "6h", **where)
+
+    assert (shown.returncode, shown.stdout) == (0, "nothing was counted in the last 6h\n")
+
+
+def test_a_simulation_runs() -> None:
+    assert "Time saved by priority" in tidemill("simulate", "retry-priority").stdout
+
+
+@pytest.mark.parametrize("arguments", [("policy", "ls"), ("--help",)])
+def test_a_reader_that_has_gone_is_no_traceback(arguments: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as nobody:
+        ended = subprocess.run(
+            (*COMMAND, *arguments), env=env({}), stdout=nobody, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A child inherits that SIGINT is ignored, which it is in a job in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_is_no_traceback() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        uri = f"mongodb://127.0.0.1:{mute.getsockname()[1]}/"
+        waiting = subprocess.Popen(
+            (*COMMAND, "queue", "ls"), env=env({"MONGODB_URI": uri}), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        mute.settimeout(30)
+        connection, _ = mute.accept()
+        with connection:
+            waiting.send_signal(signal.SIGINT)
+            out, err = waiting.communicate(timeout=30)
+
+    assert (waiting.returncode, out, err) == (130, b"", b"")
+
+
+@pytest.mark.parametrize("arguments", [("policy", "ls"), ("simulate", "retry-priority", "--json")])
+def test_without_rich_a_table_is_refused_with_what_to_install(arguments: tuple[str, ...]) -> None:
+    refused = run((*WITHOUT_RICH, *arguments), {})
+
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == "tidemill: tables need the package rich: pip install 'tidemill[cli]'\n"
+
+
+def test_without_rich_indexes_and_queues_are_made(where: dict[str, str]) -> None:
+    assert run((*WITHOUT_RICH, "indexes"), where).stdout == "12 indexes are there, 0 of them new\n"
+    assert run((*WITHOUT_RICH, "declare", "eu"), where).stdout == "queue eu is declared\n"

@@ -143,23 +143,16 @@ def queue_status(db: Database[Any], queue: str, *, now: datetime) -> QueueStatus
     Raises:
         InvalidRequestError: There is no such queue: it is not declared and holds nothing.
     """
-    tasks = open_tasks(db)
     options = options_of(db, queue)
     if options is None and queue not in known_queues(db):
         raise InvalidRequestError([Problem("queue", f"there is no queue {queue}")])
-    options = options or QueueOptions()
-    oldest = gauges.oldest_due(tasks, queue, now=now)
-    return QueueStatus(
-        queue=queue,
-        queue_size=Count(counted=gauges.pending(tasks, queue, lanes=FRESH)),
-        retry_queue_size=Count(counted=gauges.pending(tasks, queue, lanes=RETRY)),
-        delayed=Count(counted=gauges.delayed(tasks, queue, now=now)),
-        processing=Count(counted=gauges.processing(tasks, queue)),
-        paused=options.paused,
-        oldest_due_age=None if oldest is None else now - oldest,
-        current=tuple(_current(tasks, queue)),
-        options=options,
-    )
+    return _status(open_tasks(db), queue, options or QueueOptions(), now=now)
+
+
+def queue_statuses(db: Database[Any], *, now: datetime) -> list[QueueStatus]:
+    """Return how full each of the known queues is, in the order of their names."""
+    tasks = open_tasks(db)
+    return [_status(tasks, queue, options_of(db, queue) or QueueOptions(), now=now) for queue in known_queues(db)]
 
 
 def known_queues(db: Database[Any]) -> list[str]:
@@ -176,6 +169,21 @@ def retry_statistics(db: Database[Any], *, since: datetime) -> list[RetryStatist
         by_queue.setdefault(queue, Counter()).update(counts)
     tasks = open_tasks(db)
     return [_statistics(tasks, queue, counts) for queue, counts in sorted(by_queue.items())]
+
+
+def _status(tasks: Tasks, queue: str, options: QueueOptions, *, now: datetime) -> QueueStatus:
+    oldest = gauges.oldest_due(tasks, queue, now=now)
+    return QueueStatus(
+        queue=queue,
+        queue_size=Count(counted=gauges.pending(tasks, queue, lanes=FRESH)),
+        retry_queue_size=Count(counted=gauges.pending(tasks, queue, lanes=RETRY)),
+        delayed=Count(counted=gauges.delayed(tasks, queue, now=now)),
+        processing=Count(counted=gauges.processing(tasks, queue)),
+        paused=options.paused,
+        oldest_due_age=None if oldest is None else now - oldest,
+        current=tuple(_current(tasks, queue)),
+        options=options,
+    )
 
 
 def _statistics(tasks: Tasks, queue: str, counts: Counter[str]) -> RetryStatistics:

@@ -1,34 +1,59 @@
-"""The command line: what an operator does by hand on a MongoDB URI."""
+"""The command line: what an operator does by hand on a MongoDB URI, and what a developer looks up without one."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Final
 
-import pymongo
-from pymongo.database import Database
-
-from tidemill import bootstrap, control, indexes
-from tidemill.clock import ServerClock
+from tidemill.cli import indexes, policies, queues, stats, tables, tasks
 from tidemill.errors import TidemillError
-from tidemill.store import translated
 
-PATIENCE_SEC = 4.0
-"""How long a command waits for a MongoDB that does not answer."""
+INTERRUPTED: Final = 130
+PIPE_CLOSED: Final = 141
+"""As a shell reports a process that died of SIGINT or SIGPIPE."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status: 0 done, 1 failed with one sentence, 2 not understood."""
-    chosen = _parser().parse_args(arguments)
-    command: Callable[[argparse.Namespace], None] = chosen.command
+    """Run one command; return the exit status.
+
+    0: done. 1: failed, with one sentence on stderr. 2: not understood, with the usage on stderr. 130: interrupted.
+    141: whoever read the output stopped reading.
+    """
     try:
+        status = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        with suppress(BrokenPipeError):
+            sys.stdout.close()  # or the interpreter flushes it once more at its end, and complains
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return status
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        chosen = _chosen(sys.argv[1:] if arguments is None else arguments)
+        command: Callable[[argparse.Namespace], None] = chosen.command
         command(chosen)
+    except SystemExit as ended:  # argparse has printed what there is to say
+        return int(ended.code or 0)
     except TidemillError as error:
-        print(f"tidemill: {error}", file=sys.stderr)  # noqa: T201 - that is how a command speaks
+        print(f"tidemill: {tables.clean(str(error))}", file=sys.stderr)  # noqa: T201 - that is how a command speaks
         return 1
     return 0
+
+
+def _chosen(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = _parser()
+    try:
+        "".join(arguments).encode()
+    except UnicodeEncodeError:
+        parser.error("the arguments must be UTF-8")
+    return parser.parse_args(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,36 +62,27 @@ def _parser() -> argparse.ArgumentParser:
         description="Operate a Tidemill queue. MONGODB_URI and MONGODB_DATABASE say where it is.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    making = commands.add_parser("indexes", help="make the indexes that are missing, at any size")
-    making.set_defaults(command=_make_indexes)
-    declaring = commands.add_parser("declare", help="let HTTP enqueue into a queue")
-    declaring.add_argument("queue", help="its name: letters, digits, _ . and -")
-    declaring.set_defaults(command=_declare)
+    queues.add_to(commands)
+    tasks.add_to(commands)
+    stats.add_to(commands)
+    policies.add_to(commands)
+    _add_simulate_to(commands)
+    indexes.add_to(commands)
     return parser
 
 
-def _make_indexes(_: argparse.Namespace) -> None:
-    db = _database()
-    retention = bootstrap.chosen().retention
-    with translated():
-        lacking = indexes.missing(db)
-        with pymongo.timeout(None):  # on millions of tasks it takes as long as it takes
-            for index in lacking:
-                _say(f"making {index.name} of {index.collection}")
-                indexes.create(db, (index,), retention=retention)
-            indexes.create(db, retention=retention)
-    _say(f"{len(indexes.INDEXES)} indexes are there, {len(lacking)} of them new")
+def _add_simulate_to(commands: tables.Commands) -> None:
+    try:
+        from tidemill.cli import simulate  # noqa: PLC0415 - it cannot be imported without the extra `cli`
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "rich":
+            raise
+        refusing = commands.add_parser("simulate", help=f"needs {tables.INSTALL}", add_help=False)
+        refusing.add_argument("rest", nargs=argparse.REMAINDER)
+        refusing.set_defaults(command=_refuse_without_rich)
+    else:
+        simulate.add_to(commands)
 
 
-def _declare(chosen: argparse.Namespace) -> None:
-    db = _database()
-    control.declare_queue(db, chosen.queue, now=ServerClock(db).now())
-    _say(f"queue {chosen.queue} is declared")
-
-
-def _database() -> Database[Any]:
-    return bootstrap.database("cli", timeout_sec=PATIENCE_SEC)
-
-
-def _say(text: str) -> None:
-    print(text)  # noqa: T201 - that is how a command speaks
+def _refuse_without_rich(_: argparse.Namespace) -> None:
+    raise tables.MissingExtraError

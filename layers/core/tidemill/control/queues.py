@@ -102,10 +102,7 @@ def _read(document: Mapping[str, Any]) -> QueueOptions:
         ),
     )
     for name in ("selection", "retry_share", "max_in_flight_retries"):
-        value = document.get(name)
-        if isinstance(value, float) and value.is_integer() and name == "max_in_flight_retries":  # as shells write 3
-            value = int(value)
-        change: dict[str, Any] = {name: value}
+        change = {name: _whole(document.get(name))}
         with suppress(ValueError):
             options = replace(options, **change)
     return options
@@ -115,6 +112,10 @@ def _built(kind: type[_T], fields: Any) -> _T | None:  # noqa: ANN401 - whatever
     if not isinstance(fields, Mapping):
         return None
     try:
-        return kind(**fields)
+        return kind(**{name: _whole(value) for name, value in fields.items()})
     except (TypeError, ValueError):
         return None
+
+
+def _whole(value: Any) -> Any:  # noqa: ANN401 - shells write 3 as 3.0
+    return int(value) if isinstance(value, float) and value.is_integer() else value

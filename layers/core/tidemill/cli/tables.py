@@ -1,0 +1,135 @@
+"""How commands speak: tables, facts and JSON on stdout; times, spans and text that nobody vouches for, in words.
+
+Only `table` needs rich, which comes with the extra ``cli``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, TypeAlias
+
+from tidemill.errors import TidemillError
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - it has no public name
+Kind: TypeAlias = Literal["number", "word", "text"]
+"""How a column is set: numbers to the right; only text may be wrapped where a line is full."""
+
+WIDTH: Final = 100
+"""Of what is printed where no terminal says how wide it is."""
+
+INSTALL: Final = "pip install 'tidemill[cli]'"
+ABSENT: Final = "-"
+_HEAD_RULE: Final = "\n".join(["    ", "    ", " -  ", *["    "] * 5])
+"""A box of rich's with nothing but a line below the headings: it leaves most of 80 columns to the data."""
+
+_MINUTE: Final = timedelta(minutes=1)
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+class MissingExtraError(TidemillError):
+    """A table is to be printed, and rich is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(f"tables need the package rich: {INSTALL}")
+
+
+def add_json_to(parser: argparse.ArgumentParser) -> None:
+    """Let a command print JSON instead of text; it then finds ``json`` among its choices."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def say(text: str) -> None:
+    """Print *text* as far as the encoding of stdout can."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))  # noqa: T201 - that is how a command speaks
+
+
+def say_json(document: object) -> None:
+    """Print *document*, of plain types, as JSON."""
+    say(json.dumps(document, indent=2))
+
+
+def table(columns: Mapping[str, Kind], rows: Iterable[Sequence[str]]) -> str:
+    """Return *rows* below the headings of *columns*, as wide as the terminal allows; without colours in a pipe.
+
+    Raises:
+        MissingExtraError: rich is not installed.
+    """
+    try:
+        from rich.box import Box  # noqa: PLC0415 - `indexes` and `declare` work without the extra `cli`
+        from rich.console import Console  # noqa: PLC0415
+        from rich.table import Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise MissingExtraError from None
+    drawn = Table(box=Box(_HEAD_RULE, ascii=True), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading, kind in columns.items():
+        justify: Literal["left", "right"] = "right" if kind == "number" else "left"
+        drawn.add_column(Text(heading), justify=justify, no_wrap=kind != "text", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(clean(cell)) for cell in row))
+    console = Console(width=_width(), force_terminal=sys.stdout.isatty(), legacy_windows=False)
+    with console.capture() as capture:
+        console.print(drawn)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def facts(values: Mapping[str, str]) -> str:
+    """Return one line for each of *values* behind its label; longer ones go on below their beginning."""
+    margin = max(map(len, values)) + 2
+    return "\n".join(
+        textwrap.fill(
+            clean(value),
+            width=max(_width(), margin + 20),
+            initial_indent=f"{label:<{margin}}",
+            subsequent_indent=" " * margin,
+            break_on_hyphens=False,
+        )
+        for label, value in values.items()
+    )
+
+
+def clean(text: str) -> str:
+    """Return *text* in one line, with what would steer a terminal spelled out: anybody may have written it."""
+    line = " ".join(text.split())
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
+
+
+def moment(at: datetime, *, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
+    """Return a time in UTC as people read it; the zone is left to the label."""
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec=timespec)
+
+
+def moment_from(at: datetime, *, now: datetime) -> str:
+    """Return a time in UTC, and how far from *now* it is."""
+    distance = f"in {span(at - now)}" if at > now else f"{span(now - at)} ago"
+    return f"{moment(at)} UTC ({distance})"
+
+
+def stamp(at: datetime | None) -> str | None:
+    """Return a time as JSON holds it."""
+    return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def span(length: timedelta) -> str:
+    """Return a length of time in its two largest units, below a minute with a decimal: 250ms, 4.2s, 5m 3s, 2d 4h."""
+    if length < timedelta(seconds=1):
+        return f"{round(length / timedelta(milliseconds=1))}ms" if length else "0s"
+    if round(length.total_seconds(), 1) < _MINUTE.total_seconds():
+        return f"{round(length.total_seconds(), 1):g}s"
+    parts, left = [], round(length.total_seconds())
+    for size, unit in _UNITS:
+        count, left = divmod(left, size)
+        parts.append((count, unit))
+    first = next(index for index, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((WIDTH, 0)).columns

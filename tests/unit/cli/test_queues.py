@@ -1,0 +1,200 @@
+"""`tidemill queue`: how full queues are and what they choose, on a database."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from tests.builders import MINUTE, add, claim, document
+from tests.unit.cli.conftest import CommandLine
+from tidemill import control
+from tidemill.clock import ServerClock
+from tidemill.control import options_of
+from tidemill.policies import Adaptive, Budget, Pressure, QueueOptions
+from tidemill.store import Tasks
+
+
+@pytest.fixture
+def eu(db: Database[Any]) -> str:
+    control.declare_queue(db, "eu", now=ServerClock(db).now())
+    return "eu"
+
+
+def _fill(db: Database[Any], tasks: Tasks) -> None:
+    """Three fresh tasks, one of them running, and two retries, one of them delayed."""
+    now = ServerClock(db).now()
+    later = now + timedelta(hours=3)
+    add(tasks, [document(now - 10 * MINUTE - MINUTE / 2) for _ in range(3)])
+    claim(tasks, now, limit=1)
+    add(tasks, [document(now, lane="retry"), document(now, lane="retry", due_at=later, next_retry_at=later)])
+
+
+def test_ls_has_a_row_for_each_queue_declared_or_not(
+    operator: CommandLine, db: Database[Any], tasks: Tasks, eu: str
+) -> None:
+    _fill(db, tasks)
+    add(tasks, [document(ServerClock(db).now() + MINUTE, queue="undeclared")])
+    operator.done("queue", "pause", eu)
+
+    headings, _, *rows = operator.done("queue", "ls").lines
+
+    assert headings == "queue       fresh  retry  delayed  processing  oldest due  state"
+    assert rows[0].startswith("default         2      2        1           1     10m ")
+    assert [row.split()[0] for row in rows] == ["default", "eu", "undeclared"]
+    assert [row.split()[-1] for row in rows] == ["open", "paused", "open"]
+
+
+def test_ls_of_nothing_has_the_default_queue(operator: CommandLine) -> None:
+    assert operator.done("queue", "ls").lines[2].split() == ["default", "0", "0", "0", "0", "-", "open"]
+
+
+def test_ls_as_json_has_the_status_of_each(operator: CommandLine, eu: str) -> None:
+    first, second = operator.done("queue", "ls", "--json").json
+
+    assert (first["queue"], second["queue"]) == ("default", eu)
+    assert second["queue_size"] == 0
+
+
+def test_status_is_of_the_default_queue_and_lists_what_runs(
+    operator: CommandLine, db: Database[Any], tasks: Tasks
+) -> None:
+    _fill(db, tasks)
+
+    said = operator.done("queue", "status")
+
+    assert said.lines[0] == "queue default is open"
+    assert said.lines[4].split()[:4] == ["2", "2", "1", "1"]
+    assert "running (1 of 1):" in said.out
+    assert said.lines[-1].split()[1:4] == ["noop", "1", "fresh"]
+    assert "choices" not in said.out
+
+
+def test_status_tells_what_a_queue_has_chosen(operator: CommandLine, eu: str) -> None:
+    operator.done("queue", "set", eu, "--selection", "retries_first")
+    operator.done("queue", "pause", eu)
+
+    assert operator.done("queue", "status", eu).lines[0] == "queue eu is paused: it takes new tasks and starts none"
+    assert operator.done("queue", "status", eu).lines[-3:] == ["its own choices:", "", "selection  retries_first"]
+
+
+def test_numbers_are_read_as_shells_write_them(operator: CommandLine, db: Database[Any]) -> None:
+    pressure = {"adaptive": {"scale": 20.0, "max_sec": 60.0}, "budget": {"per_minute": 50.0, "factor": 2.0}}
+    db["queues"].insert_one({"_id": "eu", "max_in_flight_retries": 3.0, "pressure": pressure})
+
+    assert operator.done("queue", "status", "eu").lines[-3:] == [
+        "retries in flight  at most 3",
+        "adaptive back-off  one more wait per 20 ready tasks, up to 60 s",
+        "retry budget       50 a minute, then waits are 2 times as long",
+    ]
+
+
+def test_status_as_json_is_the_document(operator: CommandLine, db: Database[Any], tasks: Tasks) -> None:
+    _fill(db, tasks)
+
+    said = operator.done("queue", "status", "--json").json
+
+    assert 630 <= said.pop("oldest_due_age_sec") < 690
+    assert [one["name"] for one in said.pop("current")] == ["noop"]
+    assert said == {
+        "queue": "default", "queue_size": 2, "retry_queue_size": 2, "delayed": 1, "processing": 1, "paused": False,
+    }  # fmt: skip
+
+
+def test_a_queue_that_is_not_there_has_no_status(operator: CommandLine) -> None:
+    assert operator.refused("queue", "status", "us") == "queue: there is no queue us"
+
+
+def test_set_stores_what_was_given_and_tells_all_that_holds(operator: CommandLine, db: Database[Any], eu: str) -> None:
+    said = operator.done(
+        "queue", "set", eu, "--selection", "weighted", "--retry-share", "0.25", "--max-in-flight-retries", "9",
+        "--adaptive", "on", "--adaptive-scale", "20", "--adaptive-cap", "90.5",
+        "--budget", "on", "--budget-per-minute", "50", "--budget-factor", "1.5",
+    )  # fmt: skip
+
+    assert options_of(db, eu) == QueueOptions(
+        selection="weighted",
+        retry_share=0.25,
+        max_in_flight_retries=9,
+        pressure=Pressure(adaptive=Adaptive(scale=20, max_sec=90.5), budget=Budget(per_minute=50, factor=1.5)),
+    )
+    assert said.lines == [
+        "queue eu now has (running executors see it within 5 s):",
+        "",
+        "selection          weighted",
+        "retry share        0.25",
+        "retries in flight  at most 9",
+        "adaptive back-off  one more wait per 20 ready tasks, up to 90.5 s",
+        "retry budget       50 a minute, then waits are 1.5 times as long",
+        "paused             no",
+    ]
+
+
+def test_a_second_set_keeps_the_first(operator: CommandLine, db: Database[Any]) -> None:
+    operator.done("queue", "set", "default", "--retry-share", "0.25", "--max-in-flight-retries", "9")
+    operator.done("queue", "set", "default", "--retry-share", "deployment", "--adaptive", "on")
+
+    assert options_of(db, "default") == QueueOptions(max_in_flight_retries=9, pressure=Pressure(adaptive=Adaptive()))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--retry-share", "1.5", "--retry-share: must be a number from 0 to 1"),
+        ("--adaptive-cap", "inf", "--adaptive-cap: must be a number above 0, up to 7 days"),
+    ],
+)
+def test_a_value_out_of_range_changes_nothing(
+    operator: CommandLine, db: Database[Any], option: str, value: str, sentence: str
+) -> None:
+    assert operator.refused("queue", "set", "default", option, value) == sentence
+    assert options_of(db, "default") == QueueOptions()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ((), "nothing to change: give at least one option"),
+        (("--retry-share", "half"), "argument --retry-share: must be a number or the word deployment"),
+        (
+            ("--max-in-flight-retries", "1.5"),
+            "argument --max-in-flight-retries: must be a whole number or the word none",
+        ),
+        (("--selection", "random"), "argument --selection: invalid choice"),
+        (("--adaptive", "yes"), "argument --adaptive: invalid choice"),
+        (("--budget-per-minute", "many"), "argument --budget-per-minute: invalid int value"),
+        (("--retry", "0.5"), "unrecognized arguments"),
+    ],
+)
+def test_what_set_does_not_understand_is_answered_with_the_usage(
+    operator: CommandLine, options: tuple[str, ...], sentence: str
+) -> None:
+    said = operator("queue", "set", "default", *options)
+
+    assert (said.status, said.out) == (2, "")
+    assert said.err.startswith("usage: tidemill")
+    assert sentence in said.err
+
+
+@pytest.mark.parametrize("command", [("set", "us", "--budget", "on"), ("pause", "us"), ("resume", "us")])
+def test_a_queue_that_is_not_declared_is_not_changed(
+    operator: CommandLine, db: Database[Any], command: tuple[str, ...]
+) -> None:
+    assert operator.refused("queue", *command) == "queue: is not declared: run `tidemill declare us` once"
+    assert db["queues"].find_one({"_id": "us"}) is None
+
+
+def test_pause_and_resume_leave_the_other_choices(operator: CommandLine, db: Database[Any], eu: str) -> None:
+    operator.done("queue", "set", eu, "--retry-share", "0.5")
+
+    paused = operator.done("queue", "pause", eu)
+    assert options_of(db, eu) == QueueOptions(paused=True, retry_share=0.5)
+    resumed = operator.done("queue", "resume", eu)
+    assert options_of(db, eu) == QueueOptions(paused=False, retry_share=0.5)
+
+    assert paused.out == (
+        "queue eu is paused: it takes new tasks and starts none (running executors see it within 5 s)\n"
+    )
+    assert resumed.out == "queue eu is open (running executors see it within 5 s)\n"

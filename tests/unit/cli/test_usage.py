@@ -1,0 +1,57 @@
+"""What the command line does with what it does not understand, and what it says of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.cli.conftest import CommandLine
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("idnexes",),
+        ("declare",),
+        ("indexes", "now"),
+        ("queue",),
+        ("queue", "pause"),
+        ("queue", "status", "eu", "us"),
+        ("task",),
+        ("task", "show"),
+        ("policy",),
+        ("policy", "show"),
+        ("simulate",),
+        ("task", "show", "\udcff"),
+    ],
+)
+def test_what_is_not_understood_is_answered_with_the_usage(tidemill: CommandLine, arguments: tuple[str, ...]) -> None:
+    said = tidemill(*arguments)
+
+    assert (said.status, said.out) == (2, "")
+    assert said.err.startswith("usage: tidemill")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("queue",),
+        ("queue", "ls"),
+        ("queue", "set"),
+        ("task", "show"),
+        ("policy", "show"),
+        ("stats",),
+        ("simulate",),
+        ("indexes",),
+    ],
+)
+def test_help_is_given_without_a_database(tidemill: CommandLine, arguments: tuple[str, ...]) -> None:
+    assert tidemill.done(*arguments, "--help").out.startswith("usage: tidemill")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("queue", "ls"), ("queue", "pause", "eu"), ("task", "show", "x"), ("stats",), ("indexes",)]
+)
+def test_without_an_address_the_variable_is_named(tidemill: CommandLine, arguments: tuple[str, ...]) -> None:
+    assert tidemill.refused(*arguments) == "MONGODB_URI is missing: set it, or MONGODB_SECRET_ARN"
