@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,7 +19,13 @@ LEASE = timedelta(minutes=2)
 
 
 def a_claimer(
-    tasks: Tasks, *, owner: str = "A", queues: Sequence[str] = (), caps: RetryCaps | None = None, **choices: Any
+    tasks: Tasks,
+    *,
+    owner: str = "A",
+    queues: Sequence[str] = (),
+    caps: RetryCaps | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+    **choices: Any,
 ) -> Claimer:
     """A claimer that serves every queue by the same *choices*."""
     serving = Serving(**choices)
@@ -32,7 +38,7 @@ def a_claimer(
         caps=caps or the_caps(tasks, owner=owner),
         report=Report(),
         rng=random.Random(1),
-        monotonic=time.monotonic,
+        monotonic=monotonic,
     )
 
 

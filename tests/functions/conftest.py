@@ -23,7 +23,8 @@ from tidemill.testing import FakeContext, Mongod
 
 VARIABLES = (
     "MONGODB_URI", "MONGODB_SECRET_ARN", "MONGODB_DATABASE", "TASK_TIMEOUT_SEC", "MAX_TASK_TIMEOUT_SEC",
-    "CONCURRENCY", "BATCH_SIZE", "RETRY_SHARE", "DEFAULT_TASK", "RETENTION_DAYS", "AWS_LAMBDA_FUNCTION_VERSION",
+    "CONCURRENCY", "BATCH_SIZE", "RETRY_POLICY", "SELECTION", "RETRY_SHARE", "DEFAULT_TASK", "RETENTION_DAYS",
+    "AWS_LAMBDA_FUNCTION_VERSION",
 )  # fmt: skip
 CACHED = [value for value in vars(bootstrap).values() if hasattr(value, "cache_clear")]
 MADE_BY_DRIVER = {"hello", "ping", "endSessions", "saslStart", "saslContinue"}

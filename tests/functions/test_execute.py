@@ -21,6 +21,7 @@ from tests.functions.test_enqueue_events import SCHEDULED, V2
 from tidemill import InvalidRequestError, UnavailableError, bootstrap
 from tidemill.errors import RegistrationError
 from tidemill.executor.report import NAMES
+from tidemill.requests import ExecuteRequest
 from tidemill.testing import FakeContext, Mongod
 
 STUBBORN = """
@@ -57,6 +58,7 @@ def due(db: Database[Any], **fields: Any) -> Any:
         {},
         {"source": "tick"},
         {"source": "wake", "queues": ["default"], "lane": "fresh", "batch_size": 1, "concurrency": 1},
+        {"selection": "retries_first"},
         {"source": "backlog", "queues": [], "lane": None, "batch_size": None},
         {"batch_size": 1000, "concurrency": 256},
     ],
@@ -70,6 +72,15 @@ def test_every_field_of_the_event_is_optional(deployed: Deployed, db: Database[A
     assert (report["claimed"], report["done"]) == (1, 1)
 
 
+def test_the_event_says_what_is_served_and_how() -> None:
+    request = ExecuteRequest(lane="retry", selection="oldest_first", batch_size=3, concurrency=2, queues=["eu"])
+
+    order = bootstrap.order(request, None)
+
+    assert (order.lanes, order.selection) == (("retry",), "oldest_first")
+    assert (order.batch_size, order.concurrency, order.queues) == (3, 2, ("eu",))
+
+
 @pytest.mark.parametrize(
     ("event", "field"),
     [
@@ -81,6 +92,7 @@ def test_every_field_of_the_event_is_optional(deployed: Deployed, db: Database[A
         ({"queues": ["a b"]}, "queues.0"),
         ({"queues": {"$ne": 1}}, "queues"),
         ({"lane": "fast"}, "lane"),
+        *(({"selection": value}, "selection") for value in ("best", "", 1, ["weighted"], True)),
         ({"source": "manual"}, "source"),
         ({"time": "garbage"}, "time"),
         ({"key1": "v"}, "key1"),

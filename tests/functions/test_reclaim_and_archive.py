@@ -67,6 +67,28 @@ def test_a_second_report_of_a_death_takes_nothing_more(deployed: Deployed, db: D
     assert (task["attempts"], task["crashes"]) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("declared", "wait"),
+    [
+        (None, 60),
+        ({"strategy": "fixed", "base_sec": 90.0, "jitter": "none"}, 90),
+        ({"strategy": "of a later release", "base_sec": 90.0}, 60),
+    ],
+)
+def test_a_lost_task_waits_as_its_registration_says_else_as_the_deployment(
+    deployed: Deployed, db: Database[Any], declared: Any, wait: float
+) -> None:
+    deployed.set(RETRY_POLICY='{"strategy": "fixed", "base_sec": 60, "jitter": "none"}')
+    db.task_types.update_one({"_id": "noop"}, {"$set": {"backoff_policy": declared, "max_retries": None}})
+    lease = {"token": "t", "owner": "o", "expires_at": LONG_AGO}
+    db.tasks.insert_one(document(LONG_AGO, status="processing", attempts=1, crashes=1, lease=lease))
+
+    deployed.invoke("reclaim")
+
+    [task] = db.tasks.find()
+    assert task["next_retry_at"] - task["updated_at"] == timedelta(seconds=wait)
+
+
 def test_the_second_loss_of_a_task_is_a_failure_by_its_policy(deployed: Deployed, db: Database[Any]) -> None:
     lease = {"token": "t", "owner": "o", "expires_at": LONG_AGO}
     lost = {"status": "processing", "attempts": 1, "crashes": 1, "lease": lease}

@@ -94,3 +94,12 @@ def test_one_odd_document_stops_no_other_queue(db: Database[Any]) -> None:
     db["queues"].insert_many([{"_id": 7, "paused": True}, {"_id": "eu", "paused": True}])
 
     assert OptionsReader(db).options("eu").paused
+
+
+def test_two_people_who_change_different_things_do_not_undo_each_other(db: Database[Any], now: datetime) -> None:
+    seen_by_both = QueueOptions()
+
+    change_queue(db, "default", QueueOptions(paused=True), was=seen_by_both, now=now)
+    change_queue(db, "default", QueueOptions(retry_share=0.5), was=seen_by_both, now=now)
+
+    assert options_of(db, "default") == QueueOptions(paused=True, retry_share=0.5)

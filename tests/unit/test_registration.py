@@ -144,3 +144,8 @@ def test_two_classes_that_are_called_alike_may_be_in_different_lists() -> None:
     rules = registered(fail_on=ConnectionError, retry_on=of_a_client).rules
 
     assert rules == Rules(fail_on=frozenset([ConnectionError]), retry_on=frozenset([of_a_client]))
+
+
+@pytest.mark.parametrize("http", ["no", 1, None, 0])
+def test_whether_a_task_is_open_to_http_is_true_or_false(http: object) -> None:
+    assert refused(http=http) == "the http of 'noop' must be True or False"

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.make import backoffs
 from tidemill import PRESETS, Backoff, InvalidRequestError, NewTask, RetryPolicy
 from tidemill.policies import JITTERS, STRATEGIES
-from tidemill.requests import RetryOptions, new_task
-from tidemill.retry import DEFAULT
+from tidemill.requests import new_task
 
 NUMBER = "Input should be a valid number"
 WHOLE = "Input should be a valid integer"
@@ -79,7 +78,14 @@ def test_retry_options_fill_up_from_the_default_policy() -> None:
 
     assert options is not None
     assert options.backoff() == Backoff(base_sec=60, factor=2.0, max_sec=1800)
-    assert wanted(retry={}).retry == RetryOptions(**asdict(DEFAULT.backoff))
+
+
+@pytest.mark.parametrize("options", [{}, {"max_retries": 3}, {"max_retries": None}])
+def test_options_that_say_nothing_of_the_wait_leave_it_to_the_registration(options: dict[str, Any]) -> None:
+    task = wanted(retry=options)
+
+    assert task.retry is not None
+    assert (task.retry.backoff(), task.retries()) == (None, options.get("max_retries"))
 
 
 NUMBER_FIELDS = st.fixed_dictionaries(
@@ -99,7 +105,7 @@ def test_options_are_accepted_if_and_only_if_they_make_a_policy(options: dict[st
 
     accepted = wanted(retry=options).retry
     assert accepted is not None
-    assert accepted.backoff() == backoff
+    assert accepted.backoff() == (backoff if options else None)
 
 
 @pytest.mark.parametrize(

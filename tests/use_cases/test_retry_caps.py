@@ -13,8 +13,9 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from tests.builders import add, document
+from tests.builders import add, document, whole
 from tests.claimers import a_claimer, the_caps
+from tests.commands import Commands
 from tests.conftest import ManualClock
 from tests.use_cases.conftest import Bench
 from tidemill import Retry
@@ -69,7 +70,9 @@ def test_eight_claimers_at_once_lease_exactly_the_limit(
     retries = [one for one in held if isinstance(one, Task) and one.lane == "retry"]
     assert len(retries) == leased_retries(tasks) == LIMIT
     assert holds(tasks.database) == LIMIT
-    assert len(held) > 100  # fresh tasks are not kept waiting behind what may not be taken
+    after = a_claimer(tasks, owner="one more", selection=selection, max_in_flight_retries=LIMIT)
+    fresh = after.claim(free=6, slots=6, retries_in_flight=0, now=now)
+    assert [one.lane for one in whole(fresh)] == ["fresh"] * 6  # not kept waiting behind what may not be taken
 
 
 def test_eight_claimers_that_settle_never_hold_more_than_the_limit_and_finish_all(
@@ -231,3 +234,31 @@ def test_retries_that_fail_again_give_their_permits_back(bench: Bench) -> None:
     caps.ended([task], now=now)
 
     assert holds(bench.db) == 0
+
+
+def test_a_full_cap_is_asked_for_once_a_claim_and_then_left_alone_for_a_moment(
+    mongod: Mongod, tasks: Tasks, now: datetime
+) -> None:
+    add(tasks, [document(now, lane="retry", attempts=1) for _ in range(9)])
+    a_claimer(tasks, owner="other", max_in_flight_retries=2).claim(free=9, slots=9, retries_in_flight=0, now=now)
+    commands = Commands()
+    with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[commands]) as client:
+        mine = open_tasks(client[tasks.database.name])
+        claimer = a_claimer(mine, selection="retries_first", max_in_flight_retries=2)
+        for _ in range(3):
+            assert claimer.claim(free=9, slots=9, retries_in_flight=0, now=now) == []
+
+    assert commands.names.count("findAndModify") == 1
+
+
+def test_fresh_tasks_that_end_give_back_no_permits(bench: Bench) -> None:
+    now = bench.clock.now()
+    add(bench.tasks, [document(now, lane="retry", attempts=1) for _ in range(2)])
+    add(bench.tasks, [document(now) for _ in range(2)])
+    caps = the_caps(bench.tasks)
+    claimer = a_claimer(bench.tasks, caps=caps, max_in_flight_retries=2)
+    held = whole(claimer.claim(free=9, slots=9, retries_in_flight=0, now=now))
+
+    caps.ended([one for one in held if one.lane == "fresh"], now=now)
+
+    assert (len(held), holds(bench.db)) == (4, 2)

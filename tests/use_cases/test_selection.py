@@ -16,8 +16,10 @@ from tests.use_cases.conftest import Bench
 from tidemill import Retry
 from tidemill.control import change_queue
 from tidemill.executor.claimer import Claimer
+from tidemill.executor.serving import Serving
 from tidemill.model import Malformed, Task
-from tidemill.policies import QueueOptions
+from tidemill.policies import QueueOptions, Selection
+from tidemill.settings import Settings
 from tidemill.status import queue_status
 from tidemill.store import Tasks
 
@@ -222,3 +224,59 @@ def test_priority_is_strict_and_the_status_shows_who_waits(bench: Bench) -> None
         now = bench.clock.move(timedelta(minutes=1))
 
     assert queue_status(bench.db, "default", now=now).oldest_due_age == timedelta(minutes=100)
+
+
+def test_the_share_of_a_queue_beats_that_of_the_deployment(bench: Bench) -> None:
+    now = bench.clock.now()
+    change_queue(bench.db, "default", QueueOptions(retry_share=1.0), now=now)
+    add(bench.tasks, [document(now, payload={"n": "fresh"})])
+    add(bench.tasks, [document(now, lane="retry", attempts=1, payload={"n": "retry"})])
+
+    bench.execute(concurrency=1)
+
+    assert bench.ran == ["retry", "fresh"]
+
+
+@pytest.mark.parametrize(
+    ("selection", "order"), [("retries_first", ["retry", "fresh"]), ("oldest_first", ["fresh", "retry"])]
+)
+def test_the_deployment_chooses_where_nobody_else_does(bench: Bench, selection: Selection, order: list[str]) -> None:
+    now = bench.clock.now()
+    bench.settings = Settings(selection=selection)
+    add(bench.tasks, [document(now, payload={"n": "fresh"}, due_at=now - SECOND)])
+    add(bench.tasks, [document(now, lane="retry", attempts=1, payload={"n": "retry"})])
+
+    bench.execute(concurrency=1)
+
+    assert bench.ran == order
+
+
+def test_retries_go_first_also_where_a_full_look_costs_much(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now) for _ in range(9)])
+    claimer = a_claimer(tasks, selection="retries_first")
+    take(claimer, now, free=1)
+    claimer._places.of("default", ("retry",)).full_look_cost = 1.0
+
+    add(tasks, [document(now, lane="retry", payload={"n": "retry"})])
+
+    assert numbers(take(claimer, now, free=1)) == ["retry"]
+
+
+def test_a_suspect_of_a_queue_that_was_paused_meanwhile_is_left_alone(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now, crashes=1)])
+    claimer = a_claimer(tasks)
+    take(claimer, now, free=1)
+    [suspect] = claimer.suspects
+    claimer._serving = lambda _: Serving(paused=True)
+
+    assert claimer.take_suspect(suspect, now=now) == []
+    assert tasks.count_documents({"status": "pending"}) == 1
+
+
+def test_one_draw_holds_for_a_second(tasks: Tasks) -> None:
+    at = [100.0]
+    claimer = a_claimer(tasks, monotonic=lambda: at[0])
+    first = claimer._draw_of(at[0])
+
+    assert {claimer._draw_of(at[0] + part / 10) for part in range(10)} == {first}
+    assert claimer._draw_of(at[0] + 1) != first

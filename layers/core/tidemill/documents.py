@@ -127,6 +127,7 @@ def _task(doc: dict[str, Any]) -> Task:
         settled_by=_text(doc, "settled_by"),
         cancel_requested_at=_may(doc, "cancel_requested_at", _date, None),
         error=_error(doc.get("error")),
+        reason=_text(doc, "reason"),
         attempt_log=_attempt_log(doc.get("attempt_log")),
         crashes=_may(doc, "crashes", _count, 0),
         redrives=_may(doc, "redrives", _count, 0),

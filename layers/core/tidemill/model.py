@@ -75,6 +75,7 @@ class Task:
     settled_by: str | None
     cancel_requested_at: datetime | None
     error: TaskError | None
+    reason: str | None
     attempt_log: tuple[Attempt, ...]
     crashes: int
     redrives: int

@@ -51,6 +51,13 @@ def retry_policy(retry: object, name: str) -> RetryPolicy | None:
     raise RegistrationError(f"the retry of {name!r} {PRESET_EXPECTED}, or a RetryPolicy")
 
 
+def http_allowed(http: object, name: str) -> bool:
+    """Return whether the task *name* is open to HTTP; a text would be true whatever it says."""
+    if isinstance(http, bool):
+        return http
+    raise RegistrationError(f"the http of {name!r} must be True or False")
+
+
 def rules(fail_on: Kind | Iterable[Kind], retry_on: Kind | Iterable[Kind], name: str) -> Rules:
     """Return what the task *name* says of exceptions; an option is one kind or several."""
     final, tried = _kinds(fail_on, f"fail_on of {name!r}"), _kinds(retry_on, f"retry_on of {name!r}")

@@ -117,7 +117,7 @@ class Registry:
                     timeout=registration.kept_timeout(timeout, name),
                     retry=registration.retry_policy(retry, name),
                     rules=registration.rules(fail_on, retry_on, name),
-                    http=http,
+                    http=registration.http_allowed(http, name),
                     payload_model=registration.payload_model(function, parameters[0].name),
                     takes_context=len(parameters) > 1,
                 )

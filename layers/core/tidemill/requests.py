@@ -88,7 +88,10 @@ Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY_CHARS), AfterValidat
 
 
 class RetryOptions(BaseModel):
-    """How this task is retried, in seconds; what is left out is as in the preset ``default``."""
+    """How this task is retried, in seconds.
+
+    Where it says anything of the wait, what is left out of that is as in the preset ``default``.
+    """
 
     model_config = _REQUEST
 
@@ -107,8 +110,10 @@ class RetryOptions(BaseModel):
             raise ValueError(f"must not be below base_sec; where it is left out it is {DEFAULT.backoff.max_sec:g}")
         return max_sec
 
-    def backoff(self) -> Backoff:
-        """Return the back-off of these options."""
+    def backoff(self) -> Backoff | None:
+        """Return the back-off of these options, or ``None`` where they say nothing of it."""
+        if self.model_fields_set <= {"max_retries"}:
+            return None
         return Backoff(**self.model_dump(exclude={"max_retries"}))
 
 
@@ -162,15 +167,25 @@ class NewTask(BaseModel):
         return self.max_retries if self.max_retries is not None or self.retry is None else self.retry.max_retries
 
     def hash(self) -> str:
-        """Return what tells this request from another under the same key.
+        """Return what tells this request from another under the same key: what it means, however it is put.
 
-        What has its default does not count, so that an option more in a later release changes no hash.
-
-        The order of object keys does not matter, that of lists does; ``1`` and ``1.0`` differ, and so do the
-        composed and the decomposed form of a character.
+        What has its default does not count, so that an option more in a later release changes no hash. The order of
+        object keys does not matter, that of lists does; ``1`` and ``1.0`` differ, and so do the composed and the
+        decomposed form of a character.
         """
-        wanted = self.model_dump(exclude={"idempotency_key", "payload"}, exclude_defaults=True)
-        return hashlib.sha256(bson.encode(_in_order(wanted | {"payload": self.payload}))).hexdigest()
+        wanted = self.model_dump(exclude={"idempotency_key", "payload", "retry", "max_retries"}, exclude_defaults=True)
+        wanted |= {"payload": self.payload} | self._retrying()
+        if not self.delay_sec:
+            wanted.pop("delay_sec", None)
+        return hashlib.sha256(bson.encode(_in_order(wanted))).hexdigest()
+
+    def _retrying(self) -> dict[str, Any]:
+        said: dict[str, Any] = {} if self.retries() is None else {"max_retries": self.retries()}
+        backoff = self.retry.backoff() if self.retry is not None else None
+        if backoff is not None:
+            usual = asdict(DEFAULT.backoff)
+            said["backoff"] = {name: value for name, value in asdict(backoff).items() if value != usual[name]}
+        return said
 
 
 class ExecuteRequest(BaseModel):

@@ -132,7 +132,7 @@ def _retry_policy(text: str) -> RetryPolicy:
     except ValidationError as error:
         raise ValueError("; ".join(f"{one.field} {one.message}" for one in problems(error, below="JSON"))) from None
     max_retries = DEFAULT.max_retries if options.max_retries is None else options.max_retries
-    return RetryPolicy(max_retries=max_retries, backoff=options.backoff())
+    return RetryPolicy(max_retries=max_retries, backoff=options.backoff() or DEFAULT.backoff)
 
 
 def _selection(text: str) -> Selection:

@@ -110,7 +110,7 @@ def test_a_running_task_says_who_holds_it_since_and_until_when(
     assert task.lease.token not in said.out
 
 
-def test_a_request_to_stop_is_no_time_of_a_claim(
+def test_a_request_to_stop_leaves_the_time_of_the_claim(
     operator: CommandLine, db: Database[Any], tasks: Tasks, now: datetime
 ) -> None:
     add(tasks, [document(now)])
@@ -119,7 +119,7 @@ def test_a_request_to_stop_is_no_time_of_a_claim(
 
     facts = _facts(operator.done("task", "show", str(task.id)))
 
-    assert facts["held by"].startswith("request-7 until 2031-07-01 09:01:00 UTC")
+    assert facts["held by"].startswith("request-7 since 2031-07-01 09:00:00 UTC")
     assert facts["cancel asked"].endswith("ago)")
 
 
@@ -154,6 +154,7 @@ def test_a_dead_letter_is_found_and_called_one(operator: CommandLine, db: Databa
 
     assert facts["kept"] == "among the dead letters"
     assert (facts["status"], facts["attempts"]) == ("failed", "3 of 3")
+    assert facts["reason"] == "exhausted"
     assert facts["finished"].startswith("2031-07-01 09:00:00 UTC")
     assert operator.done("task", "show", str(task["_id"]), "--json").json["dead_letter"] is True
 
@@ -257,6 +258,7 @@ def test_as_json_times_have_a_zone_and_the_token_stays_out(operator: CommandLine
         "finished_at": None,
         "expires_at": None,
         "cancel_requested_at": None,
+        "reason": None,
         "error": {"code": "c", "message": "m", "at": "2031-07-01T09:00:00.000Z"},
         "crashes": 0,
         "redrives": 0,

@@ -87,15 +87,16 @@ def _set(chosen: argparse.Namespace, *, refuse: Callable[[str], object]) -> None
     if not given:
         refuse("nothing to change: give at least one option")
     db = database()
-    options = changed(_options(chosen.queue), given)
-    control.change_queue(db, chosen.queue, options, now=ServerClock(db).now())
+    was = _options(chosen.queue)
+    options = changed(was, given)
+    control.change_queue(db, chosen.queue, options, was=was, now=ServerClock(db).now())
     say(f"queue {chosen.queue} now has ({_SOON}):\n\n{facts(in_words(options))}")
 
 
 def _switch(chosen: argparse.Namespace, *, paused: bool) -> None:
     db = database()
-    options = replace(_options(chosen.queue), paused=paused)
-    control.change_queue(db, chosen.queue, options, now=ServerClock(db).now())
+    was = _options(chosen.queue)
+    control.change_queue(db, chosen.queue, replace(was, paused=paused), was=was, now=ServerClock(db).now())
     say(f"queue {chosen.queue} {_PAUSED if paused else 'is open'} ({_SOON})")
 
 

@@ -102,11 +102,13 @@ def _header(task: Task, allowance: Allowance, now: datetime) -> dict[str, str]:
     if task.status == "pending" and task.expires_at is not None:
         lines["expires"] = moment_from(task.expires_at, now=now)
     if task.status == "processing":
-        lines["held by"] = _holder(task.lease, _claimed_at(task), now)
+        lines["held by"] = _holder(task.lease, task.updated_at, now)
     if task.cancel_requested_at is not None:
         lines["cancel asked"] = moment_from(task.cancel_requested_at, now=now)
     if task.finished_at is not None:
         lines["finished"] = moment_from(task.finished_at, now=now)
+    if task.status == "failed":
+        lines["reason"] = task.reason or "failed by hand"
     if task.error is not None:
         lines["last error"] = f"{task.error.code}: {task.error.message} ({moment(task.error.at)} UTC)"
     return lines | {"result": "none" if task.result is None else "stored"}
@@ -115,11 +117,6 @@ def _header(task: Task, allowance: Allowance, now: datetime) -> dict[str, str]:
 def _malformed(task: Malformed, now: datetime) -> dict[str, str]:
     held = {} if task.lease is None else {"held by": _holder(task.lease, None, now)}
     return {"malformed": f"{task.problem}: no executor can run it"} | held
-
-
-def _claimed_at(task: Task) -> datetime | None:
-    # A processing task is written to once more only to ask it to stop.
-    return task.updated_at if task.cancel_requested_at is None else None
 
 
 def _holder(lease: Lease | None, since: datetime | None, now: datetime) -> str:
@@ -178,6 +175,7 @@ def _fields(task: Task, allowance: Allowance) -> dict[str, Any]:
         "attempts_allowed": allowance.attempts,
         "attempts_allowed_assumed": allowance.assumed,
         **{name: stamp(getattr(task, name)) for name in times},
+        "reason": task.reason,
         "error": None if error is None else {"code": error.code, "message": error.message, "at": stamp(error.at)},
         "crashes": task.crashes,
         "redrives": task.redrives,

@@ -23,6 +23,7 @@ from tidemill.store import majority, translated
 OPTIONS_SEC: Final = 5.0
 """A change of a queue's options holds for running executors after so many seconds at the latest."""
 
+_ABSENT: Final = object()
 _T = TypeVar("_T")
 
 
@@ -53,16 +54,22 @@ def options_of(db: Database[Any], name: str) -> QueueOptions | None:
     return _read(document)
 
 
-def change_queue(db: Database[Any], name: str, options: QueueOptions, *, now: datetime) -> None:
-    """Store all that the declared queue *name* chooses for itself.
+def change_queue(
+    db: Database[Any], name: str, options: QueueOptions, *, now: datetime, was: QueueOptions | None = None
+) -> None:
+    """Store what the declared queue *name* chooses for itself.
+
+    Only what differs from *was* is written, so that two people who change different things do not undo each other.
 
     Raises:
         InvalidRequestError: There is no such queue.
     """
     is_default = name == DEFAULT_QUEUE
+    before = {} if was is None else asdict(was)
+    changes = {field: value for field, value in asdict(options).items() if before.get(field, _ABSENT) != value}
     with translated(QUEUES):
         changed = majority(db)[QUEUES].update_one(
-            {"_id": name}, {"$set": asdict(options) | {"updated_at": now}}, upsert=is_default
+            {"_id": name}, {"$set": changes | {"updated_at": now}}, upsert=is_default
         )
     if not changed.matched_count and not is_default:
         raise InvalidRequestError([Problem("queue", f"is not declared: run `tidemill declare {name}` once")])

@@ -6,16 +6,20 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Final
 
 from tidemill.errors import TidemillError
 from tidemill.executor.places import LOOK_AGAIN_SEC, LOOK_COST, Places
 from tidemill.executor.report import Report
 from tidemill.executor.retry_caps import RetryCaps
 from tidemill.executor.serving import Serving
-from tidemill.model import Lane, Lease, Malformed, Task, TaskId
+from tidemill.model import Lane, Lease, Malformed, Task
 from tidemill.selection import RETRY, Lanes, served, shares
 from tidemill.store import Tasks, claims, sweeps
 from tidemill.store.scans import Scan
+
+DRAW_SEC: Final = 1.0
+"""How long one draw decides whether a fraction of a slot is one or none."""
 
 
 class Claimer:
@@ -48,7 +52,8 @@ class Claimer:
         self._next_queue_look = -1e9
         self._claim_started = 0.0
         self._turn = rng.randrange(1 << 16)
-        self._put_off: list[TaskId] = []
+        self._draw = 0.0
+        self._next_draw = -1e9
         self.trouble: TidemillError | None = None
         self.was_thorough = False
         self.interrupted = 0
@@ -84,18 +89,16 @@ class Claimer:
     def take_suspect(self, suspect: Task, *, now: datetime) -> list[Task | Malformed]:
         """Claim one task whose worker vanished before; the caller runs nothing beside it.
 
-        One that its queue does not allow now is left to a later execution.
+        One that its queue does not allow now is left alone.
         """
         granted = 0
         try:
             choices = self._serving(suspect.queue)
             if choices.paused:
-                self._put_off.append(suspect.id)
                 return []
             if suspect.lane == "retry":
                 granted = self._caps.grant(suspect.queue, 1, limit=choices.max_in_flight_retries, now=now)
                 if not granted:
-                    self._put_off.append(suspect.id)
                     return []
         except TidemillError as error:
             self._note(error)
@@ -109,6 +112,12 @@ class Claimer:
         """Note that *task* is pending again: a scan that has passed its place must look again."""
         self.was_thorough = False
         self._places.put_back(task, due_at=due_at, lane=lane)
+
+    def _draw_of(self, at: float) -> float:
+        """Return the draw of this second: one for every claim would top a fraction up and never give it back."""
+        if at >= self._next_draw:
+            self._draw, self._next_draw = self._rng.random(), at + DRAW_SEC
+        return self._draw
 
     def _pending_queues(self, *, final: bool) -> list[str]:
         """Return the queues that have work. Finding them steps over all that was claimed, so not at every claim."""
@@ -150,7 +159,7 @@ class Claimer:
             slots=slots,
             retries_in_flight=retries_in_flight,
             retry_share=choices.retry_share,
-            draw=self._rng.random(),
+            draw=self._draw_of(self._claim_started),
         )
 
         def take(lanes: Lanes, limit: int) -> list[Task | Malformed]:
@@ -212,7 +221,7 @@ class Claimer:
     def _held(self, claim: claims.Claim, *, now: datetime, token: str) -> list[Task | Malformed]:
         self._report["claimed"] += len(claim.tasks)
         self._report["missed"] += claim.lost
-        known = [*self._put_off, *(one.id for one in self.suspects)]
+        known = [one.id for one in self.suspects]
         self.suspects += [one for one in claim.suspects if one.id not in known]
         self._note_interruption(claim)
         if claim.unresolved:

@@ -48,7 +48,7 @@ def _stopped(stops: Any, *, now: datetime) -> dict[str, Any]:  # noqa: ANN401 - 
     return {
         "$set": {
             "status": either("cancelled", "$status"),
-            "updated_at": now,
+            "updated_at": either(now, "$updated_at"),  # while it runs, that is when it was claimed
             "cancel_requested_at": {"$ifNull": ["$cancel_requested_at", now]},
             "finished_at": either(now, "$finished_at"),
             "retain_from": either(now, gone),
