@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -12,11 +13,13 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 import tidemill
-from tidemill import Queue, Task, indexes
+from tidemill import PRESETS, Queue, Task, indexes
+from tidemill.cli import main
 from tidemill.clock import ServerClock
 from tidemill.control import OptionsReader
 from tidemill.executor import Order, Runtime, execute
 from tidemill.registry import Registry
+from tidemill.requests import new_task
 from tidemill.settings import Settings, from_environment
 from tidemill.store import open_tasks
 
@@ -56,8 +59,40 @@ def test_the_table_of_variables_has_the_defaults_that_hold() -> None:
     assert int(rows["CONCURRENCY"]) == settings.concurrency
     assert int(rows["BATCH_SIZE"]) == settings.batch_size
     assert float(rows["RETRY_SHARE"]) == settings.retry_share
+    assert PRESETS[rows["RETRY_POLICY"]] == settings.retry
+    assert rows["SELECTION"] == settings.selection
     assert timedelta(days=float(rows["RETENTION_DAYS"])) == settings.retention
     assert f"{indexes.SMALL:,}" in README
+
+
+@pytest.mark.parametrize("name", ["retry-priority", "starvation"])
+def test_the_simulations_print_what_the_readme_shows(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", name]) == 0
+
+    assert f"`tidemill simulate {name}`" in README
+    assert f"```\n{capsys.readouterr().out.rstrip()}\n```" in README
+
+
+def test_the_table_of_presets_has_their_numbers() -> None:
+    lines = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in README.splitlines() if line[:3] == "| `"]
+    rows = [cells for cells in lines if cells[0] in PRESETS]
+    assert [name for name, *_ in rows] == list(PRESETS)
+    for name, strategy, base, factor, cap, jitter, max_retries in rows:
+        policy = PRESETS[name]
+        assert int(max_retries) == policy.max_retries
+        if name != "one_shot":
+            backoff = policy.backoff
+            assert (strategy, jitter, float(factor)) == (backoff.strategy, backoff.jitter, backoff.factor)
+            assert (_seconds(base), _seconds(cap)) == (backoff.base_sec, backoff.max_sec)
+
+
+def test_the_policies_shown_can_be_asked_for() -> None:
+    [by_name, by_numbers] = re.findall(r'^"retry": (.*?)  ', README, re.MULTILINE)
+    [in_environment] = re.findall(r"^RETRY_POLICY='(.*?)'", README, re.MULTILINE)
+
+    for shown in (by_name, by_numbers):
+        assert new_task(name="noop", payload={}, retry=json.loads(shown)).retry is not None
+    assert from_environment({"RETRY_POLICY": in_environment}).retry.backoff.strategy == "fibonacci"
 
 
 def test_every_file_the_readme_names_is_there() -> None:
@@ -66,6 +101,11 @@ def test_every_file_the_readme_names_is_there() -> None:
 
     assert named
     assert [path for path in named if not (root / path).exists()] == []
+
+
+def _seconds(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"s": 1, "min": 60, "h": 3600}[unit]
 
 
 class _Client:
