@@ -11,8 +11,7 @@ import pytest
 from tests.conftest import T0
 from tests.unit.make import a_claimed_task
 from tidemill.admission import Admission, Limits, Release, Start, admit
-from tidemill.documents import EARLIEST, LATEST
-from tidemill.model import Cancelled, Failed, Snoozed, Task
+from tidemill.model import EARLIEST, LATEST, Cancelled, Failed, Snoozed, Task
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

@@ -18,8 +18,6 @@ from tests.conftest import T0
 from tests.unit.make import a_task, backoffs, raw
 from tidemill import Attempt, Backoff, Malformed, Task
 from tidemill.documents import (
-    EARLIEST,
-    LATEST,
     attempt_document,
     backoff_document,
     decode,
@@ -27,7 +25,7 @@ from tidemill.documents import (
     read,
     schedule,
 )
-from tidemill.model import Lease, TaskError
+from tidemill.model import EARLIEST, LATEST, Lease, TaskError
 
 REQUIRED = {"name", "queue", "payload", "status", "lane", "due_at", "attempts"}
 LINE = {"attempt": 0, "status": "failed", "started_at": T0, "duration_ms": 5, "note": "why"}

@@ -12,8 +12,8 @@ import pytest
 from tests.conftest import T0
 from tests.unit.make import a_claimed_task, a_context
 from tidemill import Fail, Malformed, Retry, RetryPolicy, Snooze, TaskTimeoutError
-from tidemill.classify import Kind, Rules
-from tidemill.executor.outcomes import MAX_NOTE, MIN_SNOOZE, Terms, after_end, after_timeout, malformed
+from tidemill.classify import MIN_SNOOZE, Kind, Rules
+from tidemill.executor.outcomes import MAX_NOTE, Terms, after_end, after_timeout, malformed
 from tidemill.model import Failed, Failure, Outcome, Retried, Snoozed, Succeeded
 from tidemill.policies import Adaptive, Pressure
 from tidemill.pressure import Load

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import Final, TypeAlias
 
-from tidemill.errors import MAX_RETRY_AFTER, Fail, Retry
-from tidemill.model import Failure
+from tidemill.errors import MAX_RETRY_AFTER, Fail, Retry, Snooze
+from tidemill.model import LATEST, Failure, Snoozed
 
 NOT_RETRIED = frozenset({"ValidationError", "NotFoundError", "UnauthorizedError", "ForbiddenError", "SyntaxError"})
 MAX_MESSAGE = 2000
 MAX_WHERE = 200
 MAX_CODE = 100
+MIN_SNOOZE = timedelta(seconds=1)
+"""A snooze costs no attempt, so one that ended at once would go round for as long as its executor lives."""
 
 Kind: TypeAlias = type[BaseException] | str
 """An exception class, or the name of one: a name needs no import and holds for every class so called."""
@@ -33,7 +35,8 @@ COMMON: Final = Rules()
 def classify(error: BaseException, rules: Rules = COMMON) -> Failure:
     """Describe *error* as a failure; never raises, however hostile the exception object is.
 
-    ``Retry`` and ``Fail`` decide for themselves; of any other exception `is_retried` says.
+    ``Retry`` and ``Fail`` decide for themselves; of any other exception `is_retried` says. See `snoozed` for what
+    is no failure.
     """
     try:
         return _judged(error, rules)
@@ -56,6 +59,19 @@ def is_retried(kind: type[BaseException], rules: Rules = COMMON) -> bool:
         if name in NOT_RETRIED:
             return False
     return True
+
+
+def snoozed(error: BaseException, *, now: datetime) -> Snoozed | None:
+    """Return the snooze that *error* asks for, within the calendar, or ``None`` where it is no `Snooze`.
+
+    One that was changed to say nonsense is none: then it is a failure like any other exception.
+    """
+    until = getattr(error, "until", None) if issubclass(type(error), Snooze) else None
+    if isinstance(until, timedelta):
+        return Snoozed(until=now + min(max(until, MIN_SNOOZE), LATEST - now))
+    if isinstance(until, datetime) and until.utcoffset() is not None:
+        return Snoozed(until=min(max(until, now + MIN_SNOOZE), LATEST))
+    return None
 
 
 def describe(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import bson
@@ -19,7 +19,7 @@ from bson.datetime_ms import DatetimeMS
 from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
 
-from tidemill.model import LANES, Attempt, Lease, Malformed, Task, TaskError
+from tidemill.model import EARLIEST, LANES, LATEST, Attempt, Lease, Malformed, Task, TaskError
 from tidemill.policies import Backoff
 
 TASKS: Final = "tasks"
@@ -36,8 +36,6 @@ MAX_ATTEMPTS: Final = 2**31 - 1
 """What ``attempts`` stays below, so that one more can be counted."""
 
 _STATUSES: Final = ("pending", "processing", "done", "failed", "cancelled")
-EARLIEST: Final = datetime(1, 1, 1, tzinfo=UTC)
-LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)
 _T = TypeVar("_T")
 
 

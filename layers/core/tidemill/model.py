@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
 from tidemill.policies import Backoff
@@ -19,6 +19,8 @@ Reason: TypeAlias = Literal[
 ]
 
 LANES: tuple[Lane, ...] = ("fresh", "retry")
+EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
+LATEST = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from tidemill.classify import COMMON, Rules, bounded, classify, is_retried
-from tidemill.documents import LATEST
-from tidemill.errors import Snooze, TaskTimeoutError
-from tidemill.model import Failed, Failure, Malformed, Outcome, Retried, Run, Snoozed, Succeeded
+from tidemill.classify import COMMON, Rules, bounded, classify, is_retried, snoozed
+from tidemill.errors import TaskTimeoutError
+from tidemill.model import Failed, Failure, Malformed, Outcome, Retried, Run, Succeeded
 from tidemill.policies import RetryPolicy
 from tidemill.pressure import CALM, Load
 from tidemill.results import storable
@@ -18,8 +17,6 @@ from tidemill.settlement import Settlement
 from tidemill.slots import Ended, Running
 
 MAX_NOTE: Final = 200
-MIN_SNOOZE: Final = timedelta(seconds=1)
-"""A snooze costs no attempt, so one that ended at once would go round for as long as its executor lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,22 +63,12 @@ def _outcome(ended: Ended, terms: Terms, *, now: datetime, draw: float) -> Outco
     error = ended.error
     if error is None:
         return Succeeded(result=storable(ended.result))
-    until = _snoozed_until(error, now=now)
-    if until is not None:
-        return Snoozed(until=until)
+    snooze = snoozed(error, now=now)
+    if snooze is not None:
+        return snooze
     failure = classify(error, terms.rules)
     attempts = ended.running.task.attempts
     return after_failure(failure, terms.policy, attempts=attempts, now=now, draw=draw, load=terms.load)
-
-
-def _snoozed_until(error: BaseException, *, now: datetime) -> datetime | None:
-    """Return when a snooze ends, within the calendar; ``None`` for what is none, or was made to say nonsense."""
-    until = getattr(error, "until", None) if issubclass(type(error), Snooze) else None
-    if isinstance(until, timedelta):
-        return now + min(max(until, MIN_SNOOZE), LATEST - now)
-    if isinstance(until, datetime) and until.utcoffset() is not None:
-        return min(max(until, now + MIN_SNOOZE), LATEST)
-    return None
 
 
 def _note(outcome: Outcome) -> str:

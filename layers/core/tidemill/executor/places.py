@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from tidemill.documents import EARLIEST
-from tidemill.model import Lane, Task
+from tidemill.model import EARLIEST, Lane, Task
 from tidemill.selection import Lanes
 from tidemill.store.scans import Scan
 

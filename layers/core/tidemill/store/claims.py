@@ -18,8 +18,8 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import PyMongoError, WriteError
 
 from tidemill import indexes
-from tidemill.documents import EARLIEST, MAX_ATTEMPTS, decode, read
-from tidemill.model import Lease, Malformed, Task, TaskId
+from tidemill.documents import MAX_ATTEMPTS, decode, read
+from tidemill.model import EARLIEST, Lease, Malformed, Task, TaskId
 from tidemill.store.collections import Tasks, translated
 from tidemill.store.scans import MAX_WIDTH, ORDER, Scan, advanced, due_filter
 
