@@ -74,7 +74,13 @@ def error_document(*, message: str, code: str, at: datetime) -> dict[str, Any]:
 
 def attempt_document(attempt: Attempt) -> dict[str, Any]:
     """Return the stored form of one line of the execution log."""
-    return asdict(attempt)
+    return {
+        "attempt": attempt.attempt,
+        "status": attempt.status,
+        "started_at": attempt.started_at,
+        "duration_ms": attempt.duration_ms,
+        "note": attempt.note,
+    }
 
 
 def backoff_document(backoff: Backoff | None) -> dict[str, Any] | None:

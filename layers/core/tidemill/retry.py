@@ -68,6 +68,8 @@ def after_failure(
 def resolved(task: Task, *, registered: RetryPolicy | None, deployment: RetryPolicy) -> RetryPolicy:
     """Return the policy that holds for *task*: its own, then that of its registration, then the deployment's."""
     fallback = registered or deployment
+    if task.max_retries is None and task.backoff is None:
+        return fallback
     return RetryPolicy(
         max_retries=fallback.max_retries if task.max_retries is None else min(task.max_retries, MAX_RETRIES_LIMIT),
         backoff=fallback.backoff if task.backoff is None else task.backoff,

@@ -49,17 +49,17 @@ COUNTERS: Final = (
 )
 
 
-def counted(settlement: Settlement, *, now: datetime) -> Counter[str]:
+def counted(settlement: Settlement, *, now: datetime) -> dict[str, int]:
     """Return what one settled attempt adds to the counters."""
     outcome, run = settlement.outcome, settlement.run
-    counts = Counter({_OUTCOMES[type(outcome)]: 1})
+    counts = {_OUTCOMES[type(outcome)]: 1}
     if settlement.lost:
         counts["lost"] = 1
     elif run is not None:
-        counts += Counter(runs=1, run_ms=run.duration // _MS)
+        counts |= {"runs": 1, "run_ms": run.duration // _MS}
     is_retry = isinstance(settlement.task, Task) and settlement.task.lane == "retry"
     if is_retry and run is not None and isinstance(outcome, Succeeded | Retried | Failed):
-        counts += Counter(retry_runs=1, retry_successes=int(isinstance(outcome, Succeeded)))
+        counts |= {"retry_runs": 1, "retry_successes": int(isinstance(outcome, Succeeded))}
     if isinstance(outcome, Retried):
         counts["backoff_ms"] = max(outcome.next_retry_at - now, timedelta()) // _MS
     if isinstance(outcome, Failed) and outcome.reason in ("exhausted", "worker_lost"):
@@ -88,8 +88,10 @@ class Tally:
         for settlement in settlements:
             if isinstance(settlement.task, Task):
                 counts = counted(settlement, now=now)
-                self._counts[_key(settlement.task, now)] += counts
-                self._run_times[settlement.task.queue] += Counter({name: counts[name] for name in ("runs", "run_ms")})
+                self._counts[_key(settlement.task, now)].update(counts)
+                self._run_times[settlement.task.queue].update(
+                    {name: counts[name] for name in ("runs", "run_ms") if name in counts}
+                )
 
     def overtook(self, retries: Iterable[Task]) -> None:
         """Count retries that were claimed before fresh tasks, whatever these have waited for."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from tidemill.executor.outcomes import Terms, after_end, after_timeout
 from tidemill.executor.runtime import Runtime
 from tidemill.load import Loads
@@ -19,16 +21,18 @@ class Judge:
 
     def ended(self, ended: Ended) -> Settlement:
         """Return how the attempt of a function that returned or raised is settled."""
-        now, terms = self._runtime.clock.now(), self._terms(ended.running.task)
+        now = self._runtime.clock.now()
+        terms = self._terms(ended.running.task, now=now)
         return self._noted(after_end(ended, terms, now=now, draw=self._runtime.rng.random()))
 
     def late(self, late: Running) -> Settlement:
         """Return how the attempt of a function that ran past its deadline is settled."""
-        now, terms = self._runtime.clock.now(), self._terms(late.task)
+        now = self._runtime.clock.now()
+        terms = self._terms(late.task, now=now)
         return self._noted(after_timeout(late, terms, now=now, draw=self._runtime.rng.random()))
 
-    def _terms(self, task: Task) -> Terms:
-        load = self._loads.of(task.queue, now=self._runtime.clock.now())
+    def _terms(self, task: Task, *, now: datetime) -> Terms:
+        load = self._loads.of(task.queue, now=now)
         return Terms(policy=self._runtime.policy(task), rules=self._runtime.rules(task), load=load)
 
     def _noted(self, settlement: Settlement) -> Settlement:

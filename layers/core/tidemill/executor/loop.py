@@ -110,13 +110,12 @@ class Execution:
             self._flush(force=True)
             if self._claimer.was_thorough or not (self._claim(final=True) or self._may_try_again()):
                 return False
-        for ended in self._slots.ended(wait=self._wait()):
-            with self._within():
-                self._settler.add(self._judge.ended(ended))
-        for late in self._slots.overdue():
-            self._report["timed_out"] += 1
-            with self._within():
-                self._settler.add(self._judge.late(late))
+        ended = self._slots.ended(wait=self._wait())
+        late = self._slots.overdue()
+        self._report["timed_out"] += len(late)
+        with self._within():
+            for settlement in (*map(self._judge.ended, ended), *map(self._judge.late, late)):
+                self._settler.add(settlement)
         self._flush(force=not self._slots.running)
         self._write_statistics(force=False)
         if self._slots.running:
