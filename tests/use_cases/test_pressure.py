@@ -160,6 +160,10 @@ def test_a_load_that_cannot_be_measured_is_the_last_one_known(tasks: Tasks, now:
         loads.of("default", now=now)  # within the same second nothing is asked
         at[0] += 1
 
+    at[0] -= 1
+    answers.append(QueueOptions())
+    assert loads.of("default", now=now) == measured[-1]
+    assert loads.of("default", now=now + timedelta(minutes=1)) == CALM  # another minute is another budget
     assert measured == [
         CALM,
         Load(pressure=Pressure(adaptive=Adaptive())),

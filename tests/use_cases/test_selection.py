@@ -228,6 +228,7 @@ def test_priority_is_strict_and_the_status_shows_who_waits(bench: Bench) -> None
 
 def test_the_share_of_a_queue_beats_that_of_the_deployment(bench: Bench) -> None:
     now = bench.clock.now()
+    bench.settings = Settings(retry_share=0.0)
     change_queue(bench.db, "default", QueueOptions(retry_share=1.0), now=now)
     add(bench.tasks, [document(now, payload={"n": "fresh"})])
     add(bench.tasks, [document(now, lane="retry", attempts=1, payload={"n": "retry"})])
