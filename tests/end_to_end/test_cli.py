@@ -59,10 +59,29 @@ def test_indexes_makes_what_is_missing_and_says_so(db: Database[Any], where: dic
     assert indexes.missing(db) == ()
 
 
-def test_indexes_changes_the_retention(client: MongoClient[Any], db: Database[Any], where: dict[str, str]) -> None:
-    tidemill("indexes", RETENTION_DAYS="1", **where)
+def test_indexes_changes_the_retention_only_where_it_is_told_to(
+    client: MongoClient[Any], db: Database[Any], where: dict[str, str]
+) -> None:
+    def kept() -> float:
+        seconds: int = client[db.name]["tasks"].index_information()["retention"]["expireAfterSeconds"]
+        return seconds / 86400
 
-    assert client[db.name]["tasks"].index_information()["retention"]["expireAfterSeconds"] == 86400
+    tidemill("indexes", RETENTION_DAYS="1", **where)
+    assert kept() == 7
+    told = tidemill("indexes", "--retention-days", "30", **where)
+    assert kept() == 30
+    assert (
+        told.stdout.splitlines()[0]
+        == "done and cancelled tasks are kept for 30d, until reclaim sets its RETENTION_DAYS"
+    )
+
+
+@pytest.mark.parametrize("days", ["0", "soon", "-1"])
+def test_a_retention_that_is_none_is_refused(where: dict[str, str], days: str) -> None:
+    refused = tidemill("indexes", "--retention-days", days, **where)
+
+    assert refused.returncode == 2
+    assert "must be a number from 0.001 to 3650" in refused.stderr
 
 
 def test_declare_lets_a_queue_be_used(db: Database[Any], where: dict[str, str]) -> None:

@@ -206,6 +206,15 @@ def test_a_preset_is_taken_by_its_name(deployed: Deployed, db: Database[Any], na
     assert deployed.post(noop(retry=numbers), key="k").id == task_id
 
 
+@pytest.mark.parametrize("base_sec", [1e-9, 0.01, 0.099])
+def test_a_strangers_task_cannot_go_round_and_round(deployed: Deployed, db: Database[Any], base_sec: float) -> None:
+    answer = deployed.post(noop(retry={"strategy": "fixed", "base_sec": base_sec, "max_retries": 1000}))
+
+    assert answer.status == 422
+    assert answer.body["error"]["details"] == [{"field": "retry.base_sec", "message": "must be at least 0.1"}]
+    assert db.tasks.count_documents({}) == 0
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("jitter", JITTERS)
 def test_every_strategy_and_jitter_is_taken(deployed: Deployed, db: Database[Any], strategy: str, jitter: str) -> None:

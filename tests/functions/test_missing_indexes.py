@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from pymongo.database import Database
 
+from tests.builders import document
 from tests.functions.conftest import Deployed
 from tidemill import indexes
 
@@ -53,3 +54,16 @@ def test_reclaim_reports_the_indexes_of_a_large_database_until_they_are_made(
     deployed.commands()
     deployed.invoke("reclaim")
     assert "listIndexes" not in {name for name, _ in deployed.commands()}
+
+
+def test_an_index_that_cannot_be_made_keeps_nobody_from_reclaiming(deployed: Deployed, db: Database[Any]) -> None:
+    db.tasks.drop_indexes()
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    lease = {"token": "t", "owner": "o", "expires_at": long_ago}
+    db.tasks.insert_one(document(long_ago, status="processing", attempts=1, lease=lease, idempotency_key="k"))
+    db.tasks.insert_one(document(long_ago, due_at=datetime(2100, 1, 1, tzinfo=UTC), idempotency_key="k"))
+
+    report = deployed.invoke("reclaim")
+
+    assert report["reclaimed"] == 1
+    assert report["missing_indexes"] == ["MongoDB refuses the operation (DuplicateKey): run `tidemill indexes`"]

@@ -9,7 +9,7 @@ import pytest
 from pymongo.database import Database
 
 from tidemill import InvalidRequestError
-from tidemill.control import OptionsReader, change_queue, declare_queue, declared_queues, options_of
+from tidemill.control import OptionsReader, change_queue, declare_queue, listed_queues, options_of
 from tidemill.policies import Adaptive, Budget, Pressure, QueueOptions
 
 ALL = QueueOptions(
@@ -46,7 +46,7 @@ def test_a_queue_that_is_not_declared_is_refused_and_not_made(db: Database[Any],
     with pytest.raises(InvalidRequestError, match="queue: is not declared: run `tidemill declare ue` once"):
         change_queue(db, "ue", ALL, now=now)
 
-    assert declared_queues(db) == []
+    assert listed_queues(db) == []
 
 
 def test_a_queue_that_says_nothing_chooses_nothing(db: Database[Any]) -> None:
@@ -103,3 +103,22 @@ def test_two_people_who_change_different_things_do_not_undo_each_other(db: Datab
     change_queue(db, "default", QueueOptions(retry_share=0.5), was=seen_by_both, now=now)
 
     assert options_of(db, "default") == QueueOptions(paused=True, retry_share=0.5)
+
+
+def test_nor_do_two_who_change_different_kinds_of_pressure(db: Database[Any], now: datetime) -> None:
+    seen_by_both = QueueOptions()
+    adaptive, budget = Pressure(adaptive=Adaptive()), Pressure(budget=Budget())
+
+    change_queue(db, "default", QueueOptions(pressure=adaptive), was=seen_by_both, now=now)
+    change_queue(db, "default", QueueOptions(pressure=budget), was=seen_by_both, now=now)
+
+    assert options_of(db, "default") == QueueOptions(pressure=Pressure(adaptive=Adaptive(), budget=Budget()))
+
+
+@pytest.mark.parametrize("pressure", ["high", 3, None, [], {"adaptive": 7}])
+def test_whatever_stands_there_can_be_changed(db: Database[Any], now: datetime, pressure: object) -> None:
+    db["queues"].insert_one({"_id": "eu", "paused": True, "pressure": pressure})
+
+    change_queue(db, "eu", ALL, now=now)
+
+    assert options_of(db, "eu") == ALL

@@ -128,6 +128,13 @@ def test_the_load_of_its_queue_makes_a_failed_task_wait_longer_and_none_that_sai
     assert retried.next_retry_at == T0 + SECOND
 
 
+def test_a_code_of_its_own_is_part_of_the_note() -> None:
+    told = ended(error=Retry("the receiver answered 503", code="http_503")).run
+
+    assert told is not None
+    assert told.note == "http_503: the receiver answered 503"
+
+
 def test_an_endless_message_makes_a_short_note() -> None:
     settlement = ended(error=ValueError("x" * 100_000))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidemill import PRESETS, Backoff, RetryPolicy, TaskTimeoutError
+from tidemill import PRESETS, Backoff, Fail, Retry, RetryPolicy, Snooze, TaskTimeoutError
 from tidemill.classify import COMMON, Rules
 from tidemill.errors import RegistrationError
 from tidemill.registry import Registry, TaskType
@@ -149,3 +149,9 @@ def test_two_classes_that_are_called_alike_may_be_in_different_lists() -> None:
 @pytest.mark.parametrize("http", ["no", 1, None, 0])
 def test_whether_a_task_is_open_to_http_is_true_or_false(http: object) -> None:
     assert refused(http=http) == "the http of 'noop' must be True or False"
+
+
+@pytest.mark.parametrize("option", ["fail_on", "retry_on"])
+@pytest.mark.parametrize("kind", [Retry, Fail, Snooze, type("OurFail", (Fail,), {})])
+def test_what_decides_for_itself_is_in_no_list(option: str, kind: type[Exception]) -> None:
+    assert "cannot hold Retry, Fail or Snooze, which decide for themselves" in refused(**{option: [ValueError, kind]})

@@ -24,7 +24,7 @@ NO_RETRY = (
     "must be the name of a preset (default, standard, conservative, aggressive, one_shot, quadrupling, patient), "
     "or an object with its numbers"
 )
-BELOW_BASE = "must not be below base_sec; where it is left out it is 1800"
+BELOW_BASE = "must not be below base_sec; left out, they are 1800 and 5"
 NUMBERS = ["base_sec", "factor", "max_sec", "jitter_factor"]
 
 NO_PRESETS: list[Any] = [[], 3, True, "", "moon", "Standard", " default", b"default", ["default"], Backoff()]

@@ -118,3 +118,8 @@ def test_json_that_cannot_be_read_is_told_without_what_it_says(text: str) -> Non
     assert message.startswith("RETRY_POLICY ")
     assert SECRET not in message
     assert len(message) < 300
+
+
+def test_a_name_that_stands_there_twice_is_refused() -> None:
+    with pytest.raises(SettingsError, match="RETRY_POLICY has a name twice"):
+        from_environment({"RETRY_POLICY": '{"max_retries": 3, "max_retries": 5}'})

@@ -149,6 +149,7 @@ def test_a_later_loss_counts_both() -> None:
 def test_crashes_are_forgotten_only_with_an_outcome_of_the_function_itself(failure: Failure, *, forgets: bool) -> None:
     assert ("crashes" in values(Retried(failure=failure, next_retry_at=LATER))) == forgets
     assert values(Succeeded(result=3))["crashes"] == 0
+    assert "crashes" not in values(Snoozed(until=LATER))
 
 
 def test_a_document_that_is_no_task_is_failed_without_counting() -> None:  # F25

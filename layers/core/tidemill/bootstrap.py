@@ -18,7 +18,7 @@ from tidemill.client import Queue
 from tidemill.clock import ServerClock
 from tidemill.control import Directory, OptionsReader
 from tidemill.documents import DEAD_LETTERS
-from tidemill.errors import RegistrationError, SettingsError, UnsupportedServerError
+from tidemill.errors import RefusedError, RegistrationError, SettingsError, UnsupportedServerError
 from tidemill.executor import Order, Runtime
 from tidemill.model import LANES
 from tidemill.reclaim import Keeper
@@ -136,12 +136,16 @@ def keeper() -> Keeper:
 def missing_indexes() -> tuple[str, ...]:
     """Make the indexes that are missing while that is quick; return the names of those that still are.
 
-    Done once per process, but again as long as some are missing.
+    Done once per process, but again as long as some are missing. Where the database refuses, that is returned
+    instead: housekeeping must not keep anybody from reclaiming.
 
     Raises:
         UnavailableError: MongoDB failed.
     """
-    names = _maintained()
+    try:
+        names = _maintained()
+    except RefusedError as error:
+        return (f"{error}: run `tidemill indexes`",)
     if names:
         _maintained.cache_clear()
     return names

@@ -108,6 +108,8 @@ class Retry(Exception):  # noqa: N818 - a function raises it to say what it want
     """
 
     def __init__(self, message: str = "", *, after: timedelta | None = None, code: str = "retry") -> None:
+        if after is not None and not isinstance(after, timedelta):
+            raise TypeError("after must be a timedelta")
         if after is not None and not timedelta(0) <= after <= MAX_RETRY_AFTER:
             raise ValueError("after must be between zero and 24 hours")
         self.after = after

@@ -20,6 +20,9 @@ from tidemill.requests import MAX_KEY_CHARS, NewTask, new_task
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_HTTP_PRIORITY: Final = 10
+MIN_HTTP_BASE_SEC: Final = 0.1
+"""A stranger's task must not go round and round."""
+
 KEY_HEADER: Final = "idempotency-key"
 _CORRELATION_HEADERS: Final = ("x-correlation-id", "x-request-id")
 
@@ -180,6 +183,9 @@ def _refuse_what_http_may_not(request: NewTask, directory: Directory, *, max_tim
         problems.append(Problem("queue", "is not declared: run `tidemill declare QUEUE` once"))
     if abs(request.priority) > MAX_HTTP_PRIORITY:
         problems.append(Problem("priority", f"must be from -{MAX_HTTP_PRIORITY} to {MAX_HTTP_PRIORITY}"))
+    backoff = request.retry.backoff() if request.retry is not None else None
+    if backoff is not None and backoff.base_sec < MIN_HTTP_BASE_SEC:
+        problems.append(Problem("retry.base_sec", f"must be at least {MIN_HTTP_BASE_SEC:g}"))
     longest = max_timeout.total_seconds()
     if request.timeout_sec is not None and request.timeout_sec > longest:
         problems.append(Problem("timeout_sec", f"must be at most {longest:g}, the MAX_TASK_TIMEOUT_SEC of executors"))

@@ -127,9 +127,16 @@ def maintain(db: Database[Any], *, retention: timedelta) -> tuple[Index, ...]:
     return () if is_small else lacking
 
 
-def create(db: Database[Any], indexes: tuple[Index, ...] = INDEXES, *, retention: timedelta) -> None:
+def create(
+    db: Database[Any],
+    indexes: tuple[Index, ...] = INDEXES,
+    *,
+    retention: timedelta,
+    change_retention: bool = True,
+) -> None:
     """Make *indexes* where they are missing and give the expiring ones this *retention*.
 
+    Without *change_retention* only new ones get it: a shorter one removes tasks at once.
     Safe to repeat and to stop half-way. May take minutes on millions of tasks; nothing is blocked meanwhile.
     """
     for collection in COLLECTIONS:
@@ -137,7 +144,7 @@ def create(db: Database[Any], indexes: tuple[Index, ...] = INDEXES, *, retention
         made = db[collection].index_information()
         _make(db[collection], [index.model(retention) for index in ours if index.name not in made])
         for index in ours:
-            if index.expires and index.name in made:
+            if change_retention and index.expires and index.name in made:
                 _change_retention(db, index, made[index.name], retention)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from tidemill.classify import Kind, Rules
-from tidemill.errors import RegistrationError
+from tidemill.errors import Fail, RegistrationError, Retry, Snooze
 from tidemill.policies import RetryPolicy
 from tidemill.requests import MAX_TIMEOUT_SEC, NAME_PATTERN
 from tidemill.retry import PRESET_EXPECTED, PRESETS
@@ -102,6 +102,8 @@ def place(function: Callable[..., Any]) -> str:
 def _kinds(given: Kind | Iterable[Kind], where: str) -> frozenset[Kind]:
     kinds = list(given) if isinstance(given, Iterable) and not isinstance(given, str | type) else [given]
     for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, Retry | Fail | Snooze):
+            raise RegistrationError(f"the {where} cannot hold Retry, Fail or Snooze, which decide for themselves")
         is_class = isinstance(kind, type) and issubclass(kind, BaseException)
         if not is_class and not (isinstance(kind, str) and kind.isidentifier()):
             raise RegistrationError(f"the {where} must hold exception classes, or their names without the module")

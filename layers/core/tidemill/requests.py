@@ -107,7 +107,8 @@ class RetryOptions(BaseModel):
     @classmethod
     def _cap_holds(cls, max_sec: float, earlier: ValidationInfo) -> float:
         if max_sec < earlier.data.get("base_sec", 0):
-            raise ValueError(f"must not be below base_sec; where it is left out it is {DEFAULT.backoff.max_sec:g}")
+            usual = DEFAULT.backoff
+            raise ValueError(f"must not be below base_sec; left out, they are {usual.max_sec:g} and {usual.base_sec:g}")
         return max_sec
 
     def backoff(self) -> Backoff | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -129,10 +130,18 @@ def _retry_policy(text: str) -> RetryPolicy:
         raise ValueError(f"{PRESET_EXPECTED}, or a JSON object with its numbers")
     try:
         options = RetryOptions.model_validate_json(text)
+        json.loads(text, object_pairs_hook=_unique)
     except ValidationError as error:
         raise ValueError("; ".join(f"{one.field} {one.message}" for one in problems(error, below="JSON"))) from None
     max_retries = DEFAULT.max_retries if options.max_retries is None else options.max_retries
     return RetryPolicy(max_retries=max_retries, backoff=options.backoff() or DEFAULT.backoff)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("has a name twice")
+    return value
 
 
 def _selection(text: str) -> Selection:

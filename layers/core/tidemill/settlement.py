@@ -129,7 +129,16 @@ def _counts(settlement: Settlement, outcome: Outcome) -> dict[str, int]:
 
 
 def _given_by_function(outcome: Outcome) -> bool:
-    return outcome.failure.by_function if isinstance(outcome, Retried | Failed) else True
+    """Tell whether the function came to an end of its own: a snooze is none, else it could be lost for ever."""
+    match outcome:
+        case Retried(failure=failure) | Failed(failure=failure):
+            return failure.by_function
+        case Snoozed():
+            return False
+        case Succeeded() | Cancelled():
+            return True
+        case _:
+            assert_never(outcome)
 
 
 def _finished(now: datetime) -> dict[str, Any]:

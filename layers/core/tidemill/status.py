@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pymongo.database import Database
 
-from tidemill.control import DEFAULT_QUEUE, declared_queues, options_of
+from tidemill.control import DEFAULT_QUEUE, listed_queues, options_of
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.model import Task, TaskId
 from tidemill.policies import QueueOptions
@@ -159,7 +159,7 @@ def known_queues(db: Database[Any]) -> list[str]:
     """Return the names of all queues that are declared or have pending or leased tasks, in order."""
     tasks = open_tasks(db)
     pending = [name for name in claims.queues(tasks) if isinstance(name, str)]
-    return sorted({DEFAULT_QUEUE, *declared_queues(db), *pending, *gauges.leased_queues(tasks)})
+    return sorted({DEFAULT_QUEUE, *listed_queues(db), *pending, *gauges.leased_queues(tasks)})
 
 
 def retry_statistics(db: Database[Any], *, since: datetime) -> list[RetryStatistics]:

@@ -75,7 +75,8 @@ def tidemill(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 def operator(
     tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch, mongod: Mongod, db: Database[Any]
 ) -> Iterator[CommandLine]:
-    """The command line on the test's database."""
+    """The command line on the test's database, where an executor has registered something."""
+    db["task_types"].insert_one({"_id": "registered"})
     monkeypatch.setenv("MONGODB_URI", mongod.uri)
     monkeypatch.setenv("MONGODB_DATABASE", db.name)
     yield tidemill

@@ -65,19 +65,21 @@ def test_status_is_of_the_default_queue_and_lists_what_runs(
 
     said = operator.done("queue", "status")
 
-    assert said.lines[0] == "queue default is open"
+    assert said.lines[0] == f"queue default of {db.name} is open"
     assert said.lines[4].split()[:4] == ["2", "2", "1", "1"]
     assert "running (1 of 1):" in said.out
     assert said.lines[-1].split()[1:4] == ["noop", "1", "fresh"]
     assert "choices" not in said.out
 
 
-def test_status_tells_what_a_queue_has_chosen(operator: CommandLine, eu: str) -> None:
+def test_status_tells_what_a_queue_has_chosen(operator: CommandLine, db: Database[Any], eu: str) -> None:
     operator.done("queue", "set", eu, "--selection", "retries_first")
     operator.done("queue", "pause", eu)
 
-    assert operator.done("queue", "status", eu).lines[0] == "queue eu is paused: it takes new tasks and starts none"
-    assert operator.done("queue", "status", eu).lines[-3:] == ["its own choices:", "", "selection  retries_first"]
+    said = operator.done("queue", "status", eu)
+    assert said.lines[0] == f"queue eu of {db.name} is paused: it takes new tasks and starts none"
+    assert operator.done("queue", "status", eu, "--json").json["options"]["selection"] == "retries_first"
+    assert said.lines[-3:] == ["its own choices:", "", "selection  retries_first"]
 
 
 def test_numbers_are_read_as_shells_write_them(operator: CommandLine, db: Database[Any]) -> None:
@@ -98,6 +100,7 @@ def test_status_as_json_is_the_document(operator: CommandLine, db: Database[Any]
 
     assert 630 <= said.pop("oldest_due_age_sec") < 690
     assert [one["name"] for one in said.pop("current")] == ["noop"]
+    assert said.pop("options")["retry_share"] is None
     assert said == {
         "queue": "default", "queue_size": 2, "retry_queue_size": 2, "delayed": 1, "processing": 1, "paused": False,
     }  # fmt: skip
@@ -195,6 +198,33 @@ def test_pause_and_resume_leave_the_other_choices(operator: CommandLine, db: Dat
     assert options_of(db, eu) == QueueOptions(paused=False, retry_share=0.5)
 
     assert paused.out == (
-        "queue eu is paused: it takes new tasks and starts none (running executors see it within 5 s)\n"
+        f"queue eu of {db.name} is paused: it takes new tasks and starts none (running executors see it within 5 s)\n"
     )
-    assert resumed.out == "queue eu is open (running executors see it within 5 s)\n"
+    assert resumed.out == f"queue eu of {db.name} is open (running executors see it within 5 s)\n"
+
+
+def test_a_queue_that_holds_tasks_can_be_paused_without_opening_it_to_http(
+    operator: CommandLine, db: Database[Any], tasks: Tasks
+) -> None:
+    add(tasks, [document(ServerClock(db).now(), queue="python-only")])
+
+    operator.done("queue", "pause", "python-only")
+
+    assert options_of(db, "python-only") == QueueOptions(paused=True)
+    assert not control.Directory(db).is_declared("python-only")
+    operator.done("declare", "python-only")
+    assert control.Directory(db).is_declared("python-only")
+    assert options_of(db, "python-only") == QueueOptions(paused=True)
+
+
+def test_pausing_where_no_executor_ever_was_says_that_another_database_may_be_meant(
+    operator: CommandLine, db: Database[Any]
+) -> None:
+    db["task_types"].delete_many({})
+
+    said = operator("queue", "pause", "default")
+
+    assert said.status == 0
+    assert said.err == (
+        f"tidemill: no executor has ever registered its functions in {db.name}: is MONGODB_DATABASE right?\n"
+    )

@@ -71,6 +71,18 @@ def test_a_table_keeps_to_the_width_and_wraps_nothing_but_text(monkeypatch: pyte
     assert "12345" in table
 
 
+@pytest.mark.parametrize("columns", ["1", "20", "40"])
+def test_no_terminal_is_narrow_enough_to_cut_a_number(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+
+    table = tables.table(
+        {"queue": "text", **dict.fromkeys(("fresh", "retry", "oldest due"), "number")},
+        [("a-queue-of-many-letters", "123456", "300", "1d 14h")],
+    )
+
+    assert [number for number in ("123456", "300", "1d 14h") if number not in table] == []
+
+
 def test_a_long_fact_goes_on_below_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
 

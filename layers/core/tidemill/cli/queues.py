@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
 
 from tidemill import control
-from tidemill.cli.database import database
+from tidemill.cli.database import database, warn_where_nothing_runs
 from tidemill.cli.queue_options import add_options_to, changed, choices, given_in, in_words
 from tidemill.cli.tables import ABSENT, Commands, add_json_to, clean, facts, moment, say, say_json, span, table
 from tidemill.clock import ServerClock
@@ -49,7 +49,7 @@ def add_to(commands: Commands) -> None:
 
 def _add(actions: Commands, name: str, summary: str) -> argparse.ArgumentParser:
     parser = actions.add_parser(name, help=summary, allow_abbrev=False)
-    parser.add_argument("queue", metavar="QUEUE", help="a declared queue")
+    parser.add_argument("queue", metavar="QUEUE", help="a queue that is declared or holds tasks")
     return parser
 
 
@@ -71,10 +71,10 @@ def _show(chosen: argparse.Namespace) -> None:
     db = database()
     status = queue_status(db, chosen.queue, now=ServerClock(db).now())
     if chosen.json:
-        say_json(status.document())
+        say_json(status.document() | {"options": asdict(status.options)})
         return
     sizes = table(dict.fromkeys(_SIZES, "number"), [_sizes(status)])
-    say(f"queue {clean(status.queue)} {_PAUSED if status.paused else 'is open'}\n\n{sizes}")
+    say(f"queue {clean(status.queue)} of {db.name} {_PAUSED if status.paused else 'is open'}\n\n{sizes}")
     if status.current:
         say(f"\nrunning ({len(status.current)} of {status.processing}):\n\n{_running(status.current)}")
     own = choices(status.options)
@@ -90,14 +90,16 @@ def _set(chosen: argparse.Namespace, *, refuse: Callable[[str], object]) -> None
     was = _options(chosen.queue)
     options = changed(was, given)
     control.change_queue(db, chosen.queue, options, was=was, now=ServerClock(db).now())
-    say(f"queue {chosen.queue} now has ({_SOON}):\n\n{facts(in_words(options))}")
+    say(f"queue {chosen.queue} of {db.name} now has ({_SOON}):\n\n{facts(in_words(options))}")
+    warn_where_nothing_runs(db)
 
 
 def _switch(chosen: argparse.Namespace, *, paused: bool) -> None:
     db = database()
     was = _options(chosen.queue)
     control.change_queue(db, chosen.queue, replace(was, paused=paused), was=was, now=ServerClock(db).now())
-    say(f"queue {chosen.queue} {_PAUSED if paused else 'is open'} ({_SOON})")
+    say(f"queue {chosen.queue} of {db.name} {_PAUSED if paused else 'is open'} ({_SOON})")
+    warn_where_nothing_runs(db)
 
 
 def _declare(chosen: argparse.Namespace) -> None:

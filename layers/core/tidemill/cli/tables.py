@@ -23,6 +23,9 @@ Kind: TypeAlias = Literal["number", "word", "text"]
 WIDTH: Final = 100
 """Of what is printed where no terminal says how wide it is."""
 
+MIN_TEXT: Final = 12
+"""What a column of text gets where there is no room."""
+
 INSTALL: Final = "pip install 'tidemill[cli]'"
 ABSENT: Final = "-"
 _HEAD_RULE: Final = "\n".join(["    ", "    ", " -  ", *["    "] * 5])
@@ -63,18 +66,24 @@ def table(columns: Mapping[str, Kind], rows: Iterable[Sequence[str]]) -> str:
     """
     try:
         from rich.box import Box  # noqa: PLC0415 - `indexes` and `declare` work without the extra `cli`
+        from rich.cells import cell_len  # noqa: PLC0415
         from rich.console import Console  # noqa: PLC0415
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
     except ModuleNotFoundError:
         raise MissingExtraError from None
     drawn = Table(box=Box(_HEAD_RULE, ascii=True), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading, kind in columns.items():
+    cells = [[clean(cell) for cell in row] for row in rows]
+    fixed = 0
+    for index, (heading, kind) in enumerate(columns.items()):
         justify: Literal["left", "right"] = "right" if kind == "number" else "left"
-        drawn.add_column(Text(heading), justify=justify, no_wrap=kind != "text", overflow="fold")
-    for row in rows:
-        drawn.add_row(*(Text(clean(cell)) for cell in row))
-    console = Console(width=_width(), force_terminal=sys.stdout.isatty(), legacy_windows=False)
+        # Too narrow a terminal may break a line, never cut a number into another one.
+        needed = None if kind == "text" else max((cell_len(row[index]) for row in cells), default=0)
+        drawn.add_column(Text(heading), justify=justify, no_wrap=kind != "text", overflow="fold", min_width=needed)
+        fixed += 1 + (MIN_TEXT if needed is None else max(needed, *map(cell_len, heading.split())))
+    for row in cells:
+        drawn.add_row(*map(Text, row))
+    console = Console(width=max(_width(), fixed), force_terminal=sys.stdout.isatty(), legacy_windows=False)
     with console.capture() as capture:
         console.print(drawn)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())

@@ -2,7 +2,7 @@
 
 from tidemill.control.directory import CACHE_SEC, DEFAULT_QUEUE, Directory
 from tidemill.control.holds import hold, let_go
-from tidemill.control.queues import OptionsReader, change_queue, declare_queue, declared_queues, options_of
+from tidemill.control.queues import OptionsReader, change_queue, declare_queue, listed_queues, options_of
 from tidemill.control.types import declare_types, policy_of
 
 __all__ = [
@@ -13,9 +13,9 @@ __all__ = [
     "change_queue",
     "declare_queue",
     "declare_types",
-    "declared_queues",
     "hold",
     "let_go",
+    "listed_queues",
     "options_of",
     "policy_of",
 ]

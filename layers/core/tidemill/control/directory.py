@@ -59,5 +59,6 @@ class Directory:
 
     def _read(self) -> _Snapshot:
         with translated(TASK_TYPES):
-            types, queues = by_name(self._db[TASK_TYPES]), frozenset(by_name(self._db[QUEUES]))
-        return _Snapshot(read_at=self._monotonic(), types=types, queues=queues)
+            types, listed = by_name(self._db[TASK_TYPES]), by_name(self._db[QUEUES])
+        declared = frozenset(name for name, queue in listed.items() if not queue.get("undeclared"))
+        return _Snapshot(read_at=self._monotonic(), types=types, queues=declared)

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from pymongo.database import Database
+from pymongo.errors import WriteError
 
 from tidemill.control.directory import DEFAULT_QUEUE
 from tidemill.control.reading import by_name, forgiving
@@ -18,7 +19,7 @@ from tidemill.documents import QUEUES
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.policies import Adaptive, Budget, Pressure, QueueOptions
 from tidemill.requests import QUEUE_PATTERN
-from tidemill.store import majority, translated
+from tidemill.store import gauges, majority, open_tasks, translated
 
 OPTIONS_SEC: Final = 5.0
 """A change of a queue's options holds for running executors after so many seconds at the latest."""
@@ -36,17 +37,19 @@ def declare_queue(db: Database[Any], name: str, *, now: datetime) -> None:
     if not re.fullmatch(QUEUE_PATTERN, name):
         raise InvalidRequestError([Problem("queue", "use up to 63 letters, digits, _ . and -")])
     with translated(QUEUES):
-        majority(db)[QUEUES].update_one({"_id": name}, {"$setOnInsert": {"declared_at": now}}, upsert=True)
+        majority(db)[QUEUES].update_one(
+            {"_id": name}, {"$setOnInsert": {"declared_at": now}, "$unset": {"undeclared": ""}}, upsert=True
+        )
 
 
-def declared_queues(db: Database[Any]) -> list[str]:
-    """Return the names of the declared queues."""
+def listed_queues(db: Database[Any]) -> list[str]:
+    """Return the names of the queues that are declared, or have chosen something."""
     with translated(QUEUES):
         return sorted(by_name(forgiving(db)[QUEUES]))
 
 
 def options_of(db: Database[Any], name: str) -> QueueOptions | None:
-    """Return what the queue *name* chooses, or ``None`` where it is not declared."""
+    """Return what the queue *name* chooses, or ``None`` where it is neither declared nor has chosen anything."""
     with translated(QUEUES):
         document = forgiving(db)[QUEUES].find_one({"_id": name})
     if document is None:
@@ -57,22 +60,41 @@ def options_of(db: Database[Any], name: str) -> QueueOptions | None:
 def change_queue(
     db: Database[Any], name: str, options: QueueOptions, *, now: datetime, was: QueueOptions | None = None
 ) -> None:
-    """Store what the declared queue *name* chooses for itself.
+    """Store what the queue *name* chooses for itself; one that is not declared is not opened to HTTP by that.
 
     Only what differs from *was* is written, so that two people who change different things do not undo each other.
 
     Raises:
-        InvalidRequestError: There is no such queue.
+        InvalidRequestError: There is no such queue: it is not declared and holds nothing.
     """
-    is_default = name == DEFAULT_QUEUE
-    before = {} if was is None else asdict(was)
-    changes = {field: value for field, value in asdict(options).items() if before.get(field, _ABSENT) != value}
+    before = {} if was is None else _fields(was)
+    changes = {field: value for field, value in _fields(options).items() if before.get(field, _ABSENT) != value}
+    update = {"$set": changes | {"updated_at": now}}
+    collection = majority(db)[QUEUES]
     with translated(QUEUES):
-        changed = majority(db)[QUEUES].update_one(
-            {"_id": name}, {"$set": changes | {"updated_at": now}}, upsert=is_default
-        )
-    if not changed.matched_count and not is_default:
+        try:
+            found = collection.update_one({"_id": name}, update).matched_count
+        except WriteError:  # somebody wrote nonsense for the pressure: there is nothing to be kept of it
+            found = collection.update_one({"_id": name}, [{"$unset": "pressure"}]).matched_count
+            collection.update_one({"_id": name}, update)
+    if found:
+        return
+    is_declared = name == DEFAULT_QUEUE
+    if not is_declared and not _holds_tasks(db, name):
         raise InvalidRequestError([Problem("queue", f"is not declared: run `tidemill declare {name}` once")])
+    on_insert = {} if is_declared else {"undeclared": True}
+    with translated(QUEUES):
+        collection.update_one({"_id": name}, update | {"$setOnInsert": on_insert}, upsert=True)
+
+
+def _fields(options: QueueOptions) -> dict[str, Any]:
+    fields = asdict(options)
+    return fields | {f"pressure.{kind}": chosen for kind, chosen in fields.pop("pressure").items()}
+
+
+def _holds_tasks(db: Database[Any], name: str) -> bool:
+    tasks = open_tasks(db)
+    return gauges.pending(tasks, name, limit=1) > 0 or gauges.processing(tasks, name, limit=1) > 0
 
 
 class OptionsReader:

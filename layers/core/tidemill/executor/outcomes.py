@@ -72,4 +72,7 @@ def _outcome(ended: Ended, terms: Terms, *, now: datetime, draw: float) -> Outco
 
 
 def _note(outcome: Outcome) -> str:
-    return bounded(outcome.failure.message, MAX_NOTE) if isinstance(outcome, Retried | Failed) else ""
+    if not isinstance(outcome, Retried | Failed):
+        return ""
+    code, message = outcome.failure.code, outcome.failure.message
+    return bounded(message if message.startswith(code) else f"{code}: {message}", MAX_NOTE)
