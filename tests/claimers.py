@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
+from tests.conftest import T0
 from tidemill.executor.claimer import Claimer
 from tidemill.executor.report import Report
 from tidemill.executor.retry_caps import RetryCaps
@@ -32,7 +33,7 @@ def a_claimer(
     return Claimer(
         tasks,
         owner=owner,
-        lease_until=_lease_until,
+        lease_until=lambda: T0 + LEASE,
         queues=queues,
         serving=lambda _: serving,
         caps=caps or the_caps(tasks, owner=owner),
@@ -44,13 +45,11 @@ def a_claimer(
 
 def the_caps(tasks: Tasks, *, owner: str = "A") -> RetryCaps:
     """The permits of one execution."""
-    return RetryCaps(tasks.database, owner=owner, until=_lease_until, report=Report(), monotonic=time.monotonic)
+    return RetryCaps(
+        tasks.database, owner=owner, lease_until=lambda: T0 + LEASE, report=Report(), monotonic=time.monotonic
+    )
 
 
 def numbers(held: Sequence[Task | Malformed]) -> list[Any]:
     """The ``n`` of the payloads, in the order of the claim."""
     return [one.payload.get("n") for one in held if isinstance(one, Task)]
-
-
-def _lease_until(now: datetime) -> datetime:
-    return now + LEASE

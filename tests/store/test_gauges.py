@@ -52,6 +52,12 @@ def test_the_oldest_due_task_is_found_in_any_lane_and_priority(tasks: Tasks, now
     assert gauges.oldest_due(tasks, "default", now=now) == now - 90 * SECOND
 
 
+def test_a_due_time_that_is_none_hides_nobody_else_s(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now) | {"due_at": 5}, document(now, due_at=now - SECOND)])
+
+    assert gauges.oldest_due(tasks, "default", now=now) == now - SECOND
+
+
 @pytest.mark.parametrize("due_at", ["soon", None, 5])
 def test_a_due_time_that_is_none_is_nobodys_age(tasks: Tasks, now: datetime, due_at: object) -> None:
     add(tasks, [document(now) | {"due_at": due_at}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from threading import Barrier
@@ -11,13 +12,22 @@ import pytest
 from pymongo.database import Database
 
 from tests.conftest import T0
-from tidemill.control import hold, let_go
+from tidemill.control import Holder, hold, let_go
 
 MINUTE = timedelta(minutes=1)
 
 
 def ask(db: Database[Any], owner: str, wanted: int, *, held: int = 0, limit: int = 5, now: datetime = T0) -> int:
-    return hold(db, "it", owner=owner, held=held, wanted=wanted, limit=limit, until=now + MINUTE, now=now)
+    return hold(
+        db,
+        "it",
+        Holder(owner=owner, execution=f"{owner}-1"),
+        held=held,
+        wanted=wanted,
+        limit=limit,
+        until=now + MINUTE,
+        now=now,
+    )
 
 
 def held(db: Database[Any]) -> dict[str, int]:
@@ -99,3 +109,32 @@ def test_many_who_ask_in_the_same_instant_get_the_limit_together(db: Database[An
 
     assert sum(granted) == 10
     assert sum(held(db).values()) == 10
+
+
+def test_two_executions_of_one_owner_hold_side_by_side(db: Database[Any]) -> None:
+    options = {"held": 0, "limit": 5, "until": T0 + MINUTE, "now": T0}
+
+    granted = [hold(db, "it", Holder(owner="A", execution=one), wanted=3, **options) for one in ("1", "2")]  # type: ignore[arg-type]
+
+    assert granted == [3, 2]
+    let_go(db, "A")
+    assert held(db) == {}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [7, {}, {"until": T0 + MINUTE}, {"n": "many", "until": T0 + MINUTE}, {"n": -3, "until": T0 + MINUTE},
+     {"n": math.inf, "until": T0 + MINUTE}, {"owner": 7, "n": 1, "until": "later"}],
+)  # fmt: skip
+def test_an_element_edited_into_nonsense_is_dropped(db: Database[Any], odd: object) -> None:
+    db["control"].insert_one({"_id": "it", "holds": [odd]})
+
+    assert ask(db, "A", 3) == 3
+    assert held(db) == {"A": 3}
+    let_go(db, "B")
+
+
+def test_letting_go_of_nonsense_is_no_error(db: Database[Any]) -> None:
+    db["control"].insert_one({"_id": "it", "holds": {"owner": "A"}})
+
+    let_go(db, "A")

@@ -166,7 +166,7 @@ def test_what_never_started_is_refunded_and_not_logged(tasks: Tasks, held: Task,
     [
         (Succeeded(result=None), False, 0),
         (Retried(failure=BROKEN, next_retry_at=OUTCOMES[1].next_retry_at), False, 0),  # type: ignore[union-attr]
-        (Snoozed(until=OUTCOMES[3].until), False, 0),  # type: ignore[union-attr]
+        (Snoozed(until=OUTCOMES[3].until), False, 2),  # type: ignore[union-attr]
         (Retried(failure=LOST, next_retry_at=OUTCOMES[1].next_retry_at), True, 3),  # type: ignore[union-attr]
         (Failed(failure=LOST, reason="worker_lost"), True, 3),
     ],

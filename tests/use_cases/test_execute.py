@@ -72,7 +72,7 @@ def test_a_failing_task_is_run_once_more_than_it_has_retries(bench: Bench, now: 
     found = stored(bench.tasks, task_id)
     assert (report["retried"], report["failed"], len(bench.ran)) == (3, 1, 4)
     assert (found["status"], found["reason"]) == ("failed", "exhausted")
-    assert [one["note"] for one in found["attempt_log"]] == ["last: False"] * 3 + ["last: True"]
+    assert [one["note"] for one in found["attempt_log"]] == ["retry: last: False"] * 3 + ["retry: last: True"]
 
 
 def test_a_retry_is_never_early_and_follows_the_policy(bench: Bench, now: datetime) -> None:

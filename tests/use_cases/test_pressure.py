@@ -169,3 +169,33 @@ def test_a_load_that_cannot_be_measured_is_the_last_one_known(tasks: Tasks, now:
         Load(pressure=Pressure(adaptive=Adaptive())),
         Load(pressure=Pressure(adaptive=Adaptive())),
     ]
+
+
+def test_a_budget_forgets_nothing_that_is_not_written_yet(tasks: Tasks, now: datetime) -> None:
+    at = [100.0]
+    pressed = QueueOptions(pressure=Pressure(budget=Budget(per_minute=10)))
+    loads = Loads(tasks, lambda _: pressed, monotonic=lambda: at[0])
+    seen = []
+
+    for _ in range(25):
+        seen.append(loads.of("default", now=now).retries)
+        loads.retried("default")
+        at[0] += 0.1
+
+    assert seen == list(range(25))
+
+
+def test_a_minute_that_cannot_be_measured_starts_with_nothing_spent(tasks: Tasks, now: datetime) -> None:
+    answers = [QueueOptions(pressure=Pressure(budget=Budget(per_minute=1)))]
+
+    def options(_: str) -> QueueOptions:
+        if not answers:
+            raise UnavailableError("MongoDB did not answer in time")
+        return answers.pop()
+
+    loads = Loads(tasks, options)
+    loads.of("default", now=now)
+    loads.retried("default")
+
+    assert loads.of("default", now=now).retries == 1
+    assert loads.of("default", now=now + timedelta(minutes=1)).retries == 0

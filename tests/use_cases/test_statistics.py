@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import random
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from bson import Decimal128
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from tests.builders import add, document
+from tests.builders import add, claim_one, document
 from tests.commands import Commands
+from tests.faults import failing
+from tests.unit.make import eventually
 from tests.use_cases.conftest import Bench
-from tidemill import Fail, Snooze
-from tidemill.model import LANES
+from tidemill import Fail, Snooze, UnavailableError
+from tidemill.control import change_queue
+from tidemill.model import LANES, Succeeded
+from tidemill.policies import Budget, Pressure, QueueOptions
 from tidemill.settings import Settings
-from tidemill.stats import totals
+from tidemill.settlement import Settlement
+from tidemill.stats import Tally, totals
 from tidemill.status import RetryStatistics, retry_statistics
-from tidemill.store import open_tasks
+from tidemill.store import Tasks, lookups, open_tasks
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
@@ -223,3 +230,97 @@ def test_names_beyond_any_measure_are_cut_not_refused(bench: Bench) -> None:
     assert (report["failed"], report["errors"]) == (1, 0)
     [(_, counted)] = totals(bench.db, since=bench.clock.now())
     assert len(counted) == 100
+
+
+def test_one_counter_that_cannot_be_counted_multiplies_no_other(bench: Bench) -> None:
+    now = bench.clock.now()
+    odd = {"_id": {"queue": "default", "minute": now, "name": "noop"}, "minute": now, "done": "many"}
+    bench.db["queue_stats"].insert_one(odd)
+    at = [1000.0]
+
+    @bench.task("nap", timeout=40)
+    def nap(_payload: dict[str, Any], _ctx: Any) -> None:
+        at[0] += 1.3
+
+    add(bench.tasks, [document(now), *(document(now, name="nap") for _ in range(4))])
+
+    report = bench.execute(concurrency=1, monotonic=lambda: at[0])
+
+    assert (report["done"], totals(bench.db, since=now)["default", "nap"]["done"]) == (5, 4)
+
+
+def test_counters_whose_write_was_not_confirmed_are_not_written_again(bench: Bench, mine: Tasks) -> None:
+    now = bench.clock.now()
+    add(bench.tasks, [document(now)])
+    done = Settlement(task=claim_one(bench.tasks, now), outcome=Succeeded(result=None))
+    tally = Tally(mine)
+    tally.settled([done], now=now)
+
+    with failing(mine, "update", writeConcernError={"code": 64, "errmsg": "x"}), pytest.raises(UnavailableError):
+        tally.write(now=now, force=True)
+    tally.write(now=now, force=True)
+
+    assert totals(bench.db, since=now)["default", "noop"]["done"] == 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -3, 1e300, Decimal128("3"), "many", None, [1]])
+def test_whatever_stands_in_a_counter_stops_nobody(bench: Bench, value: object) -> None:
+    now = bench.clock.now()
+    pressure = Pressure(budget=Budget(per_minute=5))
+    change_queue(bench.db, "default", QueueOptions(pressure=pressure), now=now)
+    key = {"queue": "default", "minute": now, "name": "odd"}
+    bench.db["queue_stats"].insert_one(
+        {"_id": key, "minute": now, "retried": value, "backoff_ms": value, "saved_ms": value}
+    )
+    lease = {"token": "t", "owner": "dead", "expires_at": now - SECOND}
+    add(bench.tasks, [flaky(now, 1), document(now, status="processing", lease=lease, attempts=1, crashes=1)])
+
+    report, reclaimed = bench.execute(), bench.reclaim()
+
+    assert (report["retried"], reclaimed["reclaimed"]) == (1, 1)
+    assert retry_statistics(bench.db, since=now)[0].backoffs >= 0
+
+
+def test_statistics_that_cannot_be_written_keep_nobody_from_reclaiming(bench: Bench) -> None:
+    now = bench.clock.now()
+    odd = {"_id": {"queue": "default", "minute": now, "name": "noop"}, "minute": now, "lost": "many"}
+    bench.db["queue_stats"].insert_one(odd)
+    bench.db["control"].insert_one({"_id": "retries:default", "holds": {"owner": "dead"}})
+    lease = {"token": "t", "owner": "dead", "expires_at": now + MINUTE}
+    add(bench.tasks, [document(now, status="processing", lease=lease, attempts=1)])
+
+    report = bench.reclaim(dead_owner="dead")
+
+    assert (report["reclaimed"], report["errors"]) == (1, 1)
+
+
+def test_what_was_stopped_on_request_counts_as_cancelled(bench: Bench) -> None:
+    now = bench.clock.now()
+
+    @bench.task("stops")
+    def stops(_payload: dict[str, Any], ctx: Any) -> None:
+        lookups.cancel(bench.tasks, ctx.task_id, now=now)
+        assert eventually(ctx.cancelled)
+        raise ValueError
+
+    lease = {"token": "t", "owner": "dead", "expires_at": now - SECOND}
+    asked = {"status": "processing", "lease": lease, "attempts": 1, "cancel_requested_at": now}
+    add(bench.tasks, [document(now, name="stops"), document(now, name="stops", **asked)])
+
+    report, _ = bench.execute(), bench.reclaim()
+
+    counts = totals(bench.db, since=now)["default", "stops"]
+    assert (report["cancelled"], report["retried"]) == (1, 0)
+    assert (counts["cancelled"], counts["retried"], counts["snoozed"]) == (2, 0, 0)
+    assert {raw["status"] for raw in bench.tasks.find()} == {"cancelled"}
+
+
+def test_the_first_loss_of_a_worker_is_no_snooze(bench: Bench) -> None:
+    now = bench.clock.now()
+    lease = {"token": "t", "owner": "dead", "expires_at": now - SECOND}
+    add(bench.tasks, [document(now, status="processing", lease=lease, attempts=1, lane="retry")])
+
+    bench.reclaim()
+
+    counts = totals(bench.db, since=now)["default", "noop"]
+    assert (counts["lost"], counts["snoozed"], counts["retry_runs"]) == (1, 0, 0)

@@ -133,7 +133,7 @@ def _task(doc: dict[str, Any]) -> Task:
         error=_error(doc.get("error")),
         reason=_text(doc, "reason"),
         attempt_log=_attempt_log(doc.get("attempt_log")),
-        crashes=_may(doc, "crashes", _count, 0),
+        crashes=_crashes(doc.get("crashes")),
         redrives=_may(doc, "redrives", _count, 0),
         result=doc.get("result"),
         idempotency_key=_text(doc, "idempotency_key"),
@@ -185,6 +185,13 @@ def _count(value: Any) -> int:  # noqa: ANN401
     if number < 0:
         raise ValueError
     return number
+
+
+def _crashes(value: Any) -> int:  # noqa: ANN401 - whatever it is: not nothing is a suspect
+    try:
+        return _count(value or 0)
+    except (TypeError, ValueError):
+        return 1
 
 
 def _attempts(value: Any) -> int:  # noqa: ANN401

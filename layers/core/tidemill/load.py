@@ -44,10 +44,15 @@ class Loads:
         known = self._looks.get(queue)
         if known is not None and self._monotonic() - known.at < LOOK_SEC and known.minute == _minute(now):
             return known.load
+        is_same_minute = known is not None and known.minute == _minute(now)
+        before = CALM if known is None else known.load
+        counted = before.retries if is_same_minute else 0
         try:
             load = self._measured(queue, self._options(queue).pressure, now=now)
         except TidemillError:
-            load = CALM if known is None else known.load
+            load = before
+        # Within a minute the number only grows; what this process has scheduled last is not written yet.
+        load = replace(load, retries=max(load.retries, counted) if load is not before else counted)
         self._looks[queue] = _Look(at=self._monotonic(), minute=_minute(now), load=load)
         return load
 

@@ -14,8 +14,9 @@ from typing import Final
 from tidemill import control
 from tidemill.adoption import missing_fields
 from tidemill.clock import Clock
+from tidemill.errors import TidemillError
 from tidemill.load import Loads
-from tidemill.model import Failed, Failure, Malformed, Outcome, Retried, Run, Task
+from tidemill.model import Cancelled, Failed, Failure, Malformed, Outcome, Retried, Run, Task
 from tidemill.policies import QueueOptions, RetryPolicy
 from tidemill.retry import after_loss
 from tidemill.settlement import Settlement
@@ -23,7 +24,7 @@ from tidemill.stats import Tally
 from tidemill.store import Tasks, losses, settles, sweeps
 
 BATCH: Final = 500
-NAMES: Final = ("reclaimed", "failed", "expired", "adopted", "quarantined", "raced", "stuck")
+NAMES: Final = ("reclaimed", "failed", "expired", "adopted", "quarantined", "raced", "stuck", "errors")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +54,12 @@ def reclaim(keeper: Keeper, *, until: float, dead_owner: str | None = None) -> d
     for step in _steps(keeper, report, losing, dead_owner):
         while keeper.monotonic() < until and step():
             pass
-    if dead_owner is not None and keeper.monotonic() < until:  # else it may hold tasks yet
-        control.let_go(keeper.tasks.database, dead_owner)
-    losing.tally.write(now=keeper.clock.now(), force=True)
+    try:  # neither is worth the report: permits end by themselves, and statistics may be short of some
+        if dead_owner is not None and keeper.monotonic() < until:  # else it may hold tasks yet
+            control.let_go(keeper.tasks.database, dead_owner)
+        losing.tally.write(now=keeper.clock.now(), force=True)
+    except TidemillError:
+        report["errors"] += 1
     return {name: report[name] for name in NAMES}
 
 
@@ -109,6 +113,8 @@ class _Losing:
         load = self._loads.of(task.queue, now=now)
         policy, draw = self._keeper.policy(task), self._keeper.rng.random()
         outcome: Outcome = after_loss(task, policy, now=now, draw=draw, load=load)
+        if task.cancel_requested_at is not None:
+            outcome = Cancelled()
         if isinstance(outcome, Retried):
             self._loads.retried(task.queue)
         return _lost(task, outcome, now=now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -23,6 +24,9 @@ from tidemill.store import Tasks, gauges, majority, translated
 
 WRITE_SEC: Final = 1.0
 MAX_WORD: Final = 100
+MAX_COUNTED: Final = 10**15
+"""Milliseconds of thirty thousand years."""
+
 _MS: Final = timedelta(milliseconds=1)
 _OUTCOMES: Final[dict[type[Outcome], str]] = {
     Succeeded: "done",
@@ -52,13 +56,13 @@ COUNTERS: Final = (
 def counted(settlement: Settlement, *, now: datetime) -> dict[str, int]:
     """Return what one settled attempt adds to the counters."""
     outcome, run = settlement.outcome, settlement.run
-    counts = {_OUTCOMES[type(outcome)]: 1}
-    if settlement.lost:
-        counts["lost"] = 1
-    elif run is not None:
+    counts = {"lost": 1} if settlement.lost else {}
+    if not (settlement.lost and isinstance(outcome, Snoozed)):  # the first loss of a worker is no snooze
+        counts[_OUTCOMES[type(outcome)]] = 1
+    if run is not None and not settlement.lost:
         counts |= {"runs": 1, "run_ms": run.duration // _MS}
     is_retry = isinstance(settlement.task, Task) and settlement.task.lane == "retry"
-    if is_retry and run is not None and isinstance(outcome, Succeeded | Retried | Failed):
+    if is_retry and "runs" in counts and isinstance(outcome, Succeeded | Retried | Failed):
         counts |= {"retry_runs": 1, "retry_successes": int(isinstance(outcome, Succeeded))}
     if isinstance(outcome, Retried):
         counts["backoff_ms"] = max(outcome.next_retry_at - now, timedelta()) // _MS
@@ -70,7 +74,8 @@ def counted(settlement: Settlement, *, now: datetime) -> dict[str, int]:
 class Tally:
     """The counters of one process on their way to MongoDB, at most once a second and when it is told to.
 
-    What cannot be written is kept for the next time; what a process counted in its last second may go with it.
+    What cannot be written is forgotten, since a part of it may have been: better to count less than more than once.
+    What a process counted in its last second may go with it.
     """
 
     def __init__(self, tasks: Tasks, *, slots: int = 1, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -101,7 +106,7 @@ class Tally:
         """Write what was counted, if it is time to.
 
         Raises:
-            TidemillError: It was not written, or not confirmed; it is kept for the next time.
+            TidemillError: Some, all or none was written.
         """
         if not force and self._monotonic() < self._next_write:
             return
@@ -113,9 +118,9 @@ class Tally:
             UpdateOne({"_id": _id(*key)}, {"$inc": dict(counts), "$setOnInsert": {"minute": key[1]}}, upsert=True)
             for key, counts in self._counts.items()
         ]
+        self._counts.clear()
         with translated(QUEUE_STATS):
             self._stats.bulk_write(writes, ordered=False)
-        self._counts.clear()
 
     def _estimate_savings(self, now: datetime) -> None:
         overtakes = dict(self._overtakes)
@@ -137,7 +142,7 @@ def retried_in_minute(db: Database[Any], queue: str, *, now: datetime) -> int:
     ]
     with translated(QUEUE_STATS):
         found = majority(db)[QUEUE_STATS].aggregate(stages)
-        return sum(int(one["retried"]) for one in found)
+        return sum(_number(one["retried"]) for one in found)
 
 
 def totals(db: Database[Any], *, since: datetime) -> dict[tuple[str, str], Counter[str]]:
@@ -153,10 +158,18 @@ def totals(db: Database[Any], *, since: datetime) -> dict[tuple[str, str], Count
     ]
     with translated(QUEUE_STATS):
         found = list(majority(db)[QUEUE_STATS].aggregate(stages, hint=indexes.RETENTION))
+    named = [one for one in found if all(isinstance(one["_id"].get(field), str) for field in ("queue", "name"))]
     return {
-        (str(one["_id"].get("queue")), str(one["_id"].get("name"))): Counter({name: one[name] for name in COUNTERS})
-        for one in found
+        (one["_id"]["queue"], one["_id"]["name"]): Counter({name: _number(one[name]) for name in COUNTERS})
+        for one in named
     }
+
+
+def _number(value: object) -> int:
+    """Return a counter as the whole number it has to be: people, and other programs, may have written anything."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return 0
+    return int(min(max(value, 0), MAX_COUNTED))
 
 
 def _key(task: Task, now: datetime) -> tuple[str, datetime, str]:

@@ -124,7 +124,7 @@ def test_set_stores_what_was_given_and_tells_all_that_holds(operator: CommandLin
         pressure=Pressure(adaptive=Adaptive(scale=20, max_sec=90.5), budget=Budget(per_minute=50, factor=1.5)),
     )
     assert said.lines == [
-        "queue eu now has (running executors see it within 5 s):",
+        f"queue eu of {db.name} now has (running executors see it within 5 s):",
         "",
         "selection          weighted",
         "retry share        0.25",

@@ -1,7 +1,7 @@
 """What executors and operators declare beside the tasks: types, queues and their options, and what is held of both."""
 
 from tidemill.control.directory import CACHE_SEC, DEFAULT_QUEUE, Directory
-from tidemill.control.holds import hold, let_go
+from tidemill.control.holds import Holder, hold, let_go
 from tidemill.control.queues import OptionsReader, change_queue, declare_queue, listed_queues, options_of
 from tidemill.control.types import declare_types, policy_of
 
@@ -9,6 +9,7 @@ __all__ = [
     "CACHE_SEC",
     "DEFAULT_QUEUE",
     "Directory",
+    "Holder",
     "OptionsReader",
     "change_queue",
     "declare_queue",

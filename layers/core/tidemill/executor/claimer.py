@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -13,10 +14,13 @@ from tidemill.executor.places import LOOK_AGAIN_SEC, LOOK_COST, Places
 from tidemill.executor.report import Report
 from tidemill.executor.retry_caps import RetryCaps
 from tidemill.executor.serving import Serving
-from tidemill.model import Lane, Lease, Malformed, Task
-from tidemill.selection import RETRY, Lanes, served, shares
+from tidemill.model import Lane, Lease, Malformed, Task, TaskId
+from tidemill.selection import FRESH, RETRY, Lanes, served, shares
 from tidemill.store import Tasks, claims, sweeps
 from tidemill.store.scans import Scan
+
+TRIES_OF_THE_FIRST: Final = 3
+"""How often a claim asks once more for what goes first, while others are quicker or suspects stand in the way."""
 
 DRAW_SEC: Final = 1.0
 """How long one draw decides whether a fraction of a slot is one or none."""
@@ -30,7 +34,7 @@ class Claimer:
         tasks: Tasks,
         *,
         owner: str,
-        lease_until: Callable[[datetime], datetime],
+        lease_until: Callable[[], datetime],
         queues: Sequence[str],
         serving: Callable[[str], Serving],
         caps: RetryCaps,
@@ -52,11 +56,14 @@ class Claimer:
         self._next_queue_look = -1e9
         self._claim_started = 0.0
         self._turn = rng.randrange(1 << 16)
+        self._was_beaten = False
         self._draw = 0.0
         self._next_draw = -1e9
+        self._tried_suspects: list[TaskId] = []
         self.trouble: TidemillError | None = None
         self.was_thorough = False
         self.interrupted = 0
+        self.beaten = 0
         self.suspects: list[Task] = []
         self.unseen_tokens: list[str] = []
         self.overtakes: list[Task] = []
@@ -67,12 +74,15 @@ class Claimer:
         """Return up to *free* tasks, newly leased. *final* looks at everything again before giving up.
 
         What went wrong, if anything, is left in `trouble`; what is returned is held nevertheless. `was_thorough`
-        tells whether every lane was looked at from its head in vain, `interrupted` how many stamps in a row failed.
+        tells whether every lane was looked at from its head and is empty, `interrupted` how many stamps in a row
+        failed, `beaten` how many claims in a row brought nothing because others were quicker.
         Retries that the selection put before fresh tasks are added to `overtakes`.
         """
         self.trouble = None
         self.was_thorough = True
+        self._was_beaten = False
         self._claim_started = self._monotonic()
+        interrupted_before = self.interrupted
         queues = self._queues or self._pending_queues(final=final)
         held: list[Task | Malformed] = []
         self._turn += 1
@@ -84,28 +94,31 @@ class Claimer:
             flying = retries_in_flight + sum(isinstance(one, Task) and one.lane == "retry" for one in held)
             held += self._from_queue(queue, free=left, slots=slots, retries_in_flight=flying, now=now, final=final)
         self.was_thorough = self.was_thorough and not held
+        self.beaten = self.beaten + 1 if self._was_beaten and not held else 0
+        if self.interrupted == interrupted_before and not held:
+            self.interrupted += min(interrupted_before, 1)  # nothing could even be tried: the pause grows all the same
         return held
 
     def take_suspect(self, suspect: Task, *, now: datetime) -> list[Task | Malformed]:
         """Claim one task whose worker vanished before; the caller runs nothing beside it.
 
-        One that its queue does not allow now is left alone.
+        Each is tried once in an execution: what its queue does not allow now, or cannot be had, is left alone.
         """
-        granted = 0
+        self._tried_suspects.append(suspect.id)
         try:
             choices = self._serving(suspect.queue)
-            if choices.paused:
-                return []
-            if suspect.lane == "retry":
-                granted = self._caps.grant(suspect.queue, 1, limit=choices.max_in_flight_retries, now=now)
-                if not granted:
-                    return []
         except TidemillError as error:
             self._note(error)
             return []
-        lease = self._lease(now)
-        claim = claims.take(self._tasks, [suspect.id], lease=lease, now=now, suspects=True)
-        self._caps.took(suspect.queue, claim, granted=granted, now=now)
+        limit = choices.max_in_flight_retries if suspect.lane == "retry" else None
+        granted = self._caps.grant(suspect.queue, 1, limit=limit, now=now)
+        if choices.paused or not granted:
+            return []
+        lease = self._lease()
+        where = {"lane": suspect.lane}
+        claim = claims.take(self._tasks, [suspect.id], lease=lease, now=now, where=where, suspects=True)
+        claim = replace(claim, retries=tuple(one.id for one in claim.tasks if suspect.lane == "retry"))
+        self._caps.took(suspect.queue, claim, granted=granted, limit=limit, now=now)
         return self._held(claim, now=now, token=lease.token)
 
     def put_back(self, task: Task, *, due_at: datetime, lane: Lane) -> None:
@@ -170,22 +183,48 @@ class Claimer:
     def _from_lanes(
         self, queue: str, lanes: Lanes, limit: int, choices: Serving, *, now: datetime, final: bool
     ) -> list[Task | Malformed]:
-        if self.trouble is not None or self._places.is_exhausted(queue, lanes, since=self._claim_started):
+        goes_first = choices.selection == "retries_first" and lanes == RETRY
+        held = self._look(queue, lanes, limit, choices, from_head=goes_first, now=now, final=final)
+        for _ in range(TRIES_OF_THE_FIRST if goes_first else 0):
+            if len(held) >= limit or self._is_exhausted(queue, lanes):
+                break
+            held += self._look(queue, lanes, limit - len(held), choices, from_head=False, now=now, final=False)
+        return held
+
+    def _is_exhausted(self, queue: str, lanes: Lanes) -> bool:
+        return self.trouble is not None or self._places.is_exhausted(queue, lanes, since=self._claim_started)
+
+    def _look(
+        self,
+        queue: str,
+        lanes: Lanes,
+        limit: int,
+        choices: Serving,
+        *,
+        from_head: bool,
+        now: datetime,
+        final: bool,
+    ) -> list[Task | Malformed]:
+        if self._is_exhausted(queue, lanes):
+            return []
+        if choices.selection == "retries_first" and lanes == FRESH and self._places.is_contested(queue, RETRY):
+            self._was_beaten = True
             return []
         place = self._places.of(queue, lanes)
         started = self._monotonic()
-        goes_first = choices.selection == "retries_first" and lanes == RETRY
-        if final or place.full_look_is_due(started, now=now, goes_first=goes_first):
+        if final or place.full_look_is_due(started, now=now, goes_first=from_head):
             place.scan = place.scan.from_head()
-        elif place.is_dry(started) and not goes_first:
+        elif place.is_dry(started) and not from_head:
             self.was_thorough = False
             return []
-        self.was_thorough = self.was_thorough and place.scan.after is None
+        is_full = place.scan.after is None
         claim = self._claimed(queue, place.scan, limit, choices, now=now)
         if claim is None:
             return []
         place.looked(at=started, cost=claim.look_sec, now=now, dry=claim.dry, denied=claim.denied > 0)
         place.scan = claim.scan
+        self.was_thorough = self.was_thorough and is_full and claim.dry
+        self._was_beaten = self._was_beaten or not (claim.dry or claim.denied or claim.error)
         return list(claim.tasks)
 
     def _claimed(self, queue: str, scan: Scan, limit: int, choices: Serving, *, now: datetime) -> claims.Claim | None:
@@ -197,7 +236,7 @@ class Claimer:
             granted = self._caps.grant(queue, wanted, limit=choices.max_in_flight_retries, now=now)
             return granted
 
-        lease = self._lease(now)
+        lease = self._lease()
         try:
             claim = claims.claim(
                 self._tasks,
@@ -212,7 +251,7 @@ class Claimer:
         except TidemillError as error:  # kept, not raised: tasks of another lane may be held already
             self._note(error)
             return None
-        self._caps.took(queue, claim, granted=granted, now=now)
+        self._caps.took(queue, claim, granted=granted, limit=choices.max_in_flight_retries, now=now)
         held = self._held(claim, now=now, token=lease.token)
         if choices.selection != "oldest_first" and len(choices.lanes) > 1:
             self.overtakes += [one for one in held if isinstance(one, Task) and one.lane == "retry"]
@@ -221,7 +260,7 @@ class Claimer:
     def _held(self, claim: claims.Claim, *, now: datetime, token: str) -> list[Task | Malformed]:
         self._report["claimed"] += len(claim.tasks)
         self._report["missed"] += claim.lost
-        known = [one.id for one in self.suspects]
+        known = [*self._tried_suspects, *(one.id for one in self.suspects)]
         self.suspects += [one for one in claim.suspects if one.id not in known]
         self._note_interruption(claim)
         if claim.unresolved:
@@ -244,5 +283,5 @@ class Claimer:
             except TidemillError:  # no trouble for anybody else: it stays where it is, and the next look finds it
                 self._report["errors"] += 1
 
-    def _lease(self, now: datetime) -> Lease:
-        return Lease(token=uuid.uuid4().hex, owner=self._owner, expires_at=self._lease_until(now))
+    def _lease(self) -> Lease:
+        return Lease(token=uuid.uuid4().hex, owner=self._owner, expires_at=self._lease_until())

@@ -36,14 +36,19 @@ class GivingBack:
         else:
             self._caps.ended(tasks, now=now)
 
-    def release_unseen(self, tokens: Sequence[str], *, started: Sequence[TaskId]) -> None:
-        """Give back what carries one of *tokens*, or could not be released before, but for what was *started*."""
+    def release_unseen(self, tokens: Sequence[str], *, started: Sequence[TaskId]) -> bool:
+        """Give back what carries one of *tokens*, or could not be released before, but for what was *started*.
+
+        True where nothing is left that carries them unknown to this execution.
+        """
         all_tokens = [*self._tokens, *tokens]
         if not all_tokens:
-            return
+            return True
         try:
             self._report["released"] += settles.release_unseen(
                 self._tasks, owner=self._owner, tokens=all_tokens, started=started, now=self._clock.now()
             )
         except TidemillError:  # their leases end with this invocation
             self._report["errors"] += 1
+            return False
+        return True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from tidemill.executor.outcomes import Terms, after_end, after_timeout
 from tidemill.executor.runtime import Runtime
 from tidemill.load import Loads
-from tidemill.model import Retried, Task
+from tidemill.model import Cancelled, Retried, Succeeded, Task
 from tidemill.settlement import Settlement
 from tidemill.slots import Ended, Running
 
@@ -23,19 +24,22 @@ class Judge:
         """Return how the attempt of a function that returned or raised is settled."""
         now = self._runtime.clock.now()
         terms = self._terms(ended.running.task, now=now)
-        return self._noted(after_end(ended, terms, now=now, draw=self._runtime.rng.random()))
+        settlement = after_end(ended, terms, now=now, draw=self._runtime.rng.random())
+        return self._noted(settlement, ended.running)
 
     def late(self, late: Running) -> Settlement:
         """Return how the attempt of a function that ran past its deadline is settled."""
         now = self._runtime.clock.now()
         terms = self._terms(late.task, now=now)
-        return self._noted(after_timeout(late, terms, now=now, draw=self._runtime.rng.random()))
+        return self._noted(after_timeout(late, terms, now=now, draw=self._runtime.rng.random()), late)
 
     def _terms(self, task: Task, *, now: datetime) -> Terms:
         load = self._loads.of(task.queue, now=now)
         return Terms(policy=self._runtime.policy(task), rules=self._runtime.rules(task), load=load)
 
-    def _noted(self, settlement: Settlement) -> Settlement:
+    def _noted(self, settlement: Settlement, running: Running) -> Settlement:
+        if running.cancel.is_set() and not isinstance(settlement.outcome, Succeeded):
+            return replace(settlement, outcome=Cancelled())  # as the database would have it, and counted as that
         if isinstance(settlement.outcome, Retried) and isinstance(settlement.task, Task):
             self._loads.retried(settlement.task.queue)
         return settlement

@@ -64,7 +64,7 @@ class Execution:
         self._caps = RetryCaps(
             runtime.tasks.database,
             owner=order.owner,
-            until=self._lease_until,
+            lease_until=self._lease_until,
             report=self._report,
             monotonic=runtime.monotonic,
         )
@@ -114,9 +114,11 @@ class Execution:
         late = self._slots.overdue()
         self._report["timed_out"] += len(late)
         with self._within():
-            for settlement in (*map(self._judge.ended, ended), *map(self._judge.late, late)):
-                self._settler.add(settlement)
-        self._flush(force=not self._slots.running)
+            settlements = [*map(self._judge.ended, ended), *map(self._judge.late, late)]
+        for settlement in settlements:
+            self._settler.add(settlement)
+        is_waited_for = any(self._caps.is_full(one.task.queue) for one in (*(end.running for end in ended), *late))
+        self._flush(force=is_waited_for or not self._slots.running)
         self._write_statistics(force=False)
         if self._slots.running:
             with self._within():
@@ -160,10 +162,12 @@ class Execution:
         return self._slots.free > 0 and (final or self._monotonic() >= self._next_claim)
 
     def _may_try_again(self) -> bool:
-        """Pause after a stamp that failed, longer each time; false where none failed or too many did."""
-        if not 0 < self._claimer.interrupted <= MAX_INTERRUPTIONS or not self._has_time():
+        """Pause after a claim that failed or came too late, longer each time; false where none did or too many."""
+        in_vain = max(self._claimer.interrupted, self._claimer.beaten)
+        if not 0 < in_vain <= MAX_INTERRUPTIONS or not self._has_time():
             return False
-        time.sleep(min(FIRST_PAUSE_SEC * 2 ** (self._claimer.interrupted - 1), MAX_WAIT_SEC))
+        longest = min(FIRST_PAUSE_SEC * 2 ** (in_vain - 1), MAX_WAIT_SEC)
+        time.sleep(longest * self._runtime.rng.uniform(0.5, 1))
         return True
 
     def _give_up_if_useless(self) -> None:
@@ -205,7 +209,9 @@ class Execution:
         now = self._now()
         with self._within():
             verdict = self._settler.flush(now=now)
-            self._caps.ended([one.task for one in (*verdict.settled, *verdict.lost)], now=now)
+            if self._caps.ended([one.task for one in (*verdict.settled, *verdict.lost)], now=now):
+                self._claimer.was_thorough = False  # what was denied before may be had now
+                self._next_claim = 0.0
         self._tally.settled(verdict.settled, now=now)
         for settlement in verdict.settled:
             outcome, task = settlement.outcome, settlement.task
@@ -219,7 +225,8 @@ class Execution:
                 time.sleep(min(max((self._settler.next_flush() or 0) - self._monotonic(), 0), 1.0))
         self._settler.give_up()
         with self._within():
-            self._giving_back.release_unseen(self._claimer.unseen_tokens, started=self._started)
+            if self._giving_back.release_unseen(self._claimer.unseen_tokens, started=self._started):
+                self._caps.close(now=self._now())
         self._write_statistics(force=True)
         self._report["leftovers"] += self._slots.leftovers()
         self._slots.close()
@@ -245,8 +252,9 @@ class Execution:
     def _has_time(self) -> bool:
         return self._remaining() >= self._settings.max_task_timeout + self._settings.margin
 
-    def _lease_until(self, now: datetime) -> datetime:
-        return now + self._remaining() + LEASE_GRACE
+    def _lease_until(self) -> datetime:
+        # Both read now: a time that was read before a slow operation would end the lease before the invocation.
+        return self._now() + self._remaining() + LEASE_GRACE
 
     def _remaining(self) -> timedelta:
         return timedelta(seconds=self._deadline - self._monotonic())

@@ -34,13 +34,16 @@ class Place:
     scan: Scan
     full_look_at: float = -1e9
     full_look_cost: float = 0.0
+    least_cost: float = 1e9
     dry_since: float | None = None
     denied_at: float | None = None
+    contested: bool = False
     returns: list[tuple[datetime, int]] = field(default_factory=list)
 
     def full_look_is_due(self, at: float, *, now: datetime, goes_first: bool) -> bool:
         """Tell whether to start from the head: in time, and at once for what goes first or has come back."""
-        if (goes_first or self._has_returned(now)) and self.full_look_cost < CHEAP_LOOK_SEC:
+        cheap = max(CHEAP_LOOK_SEC, 3 * self.least_cost)  # a look at a server far away takes its time, too
+        if (goes_first or self._has_returned(now)) and self.full_look_cost < cheap:
             return True
         return at - self.full_look_at > max(LOOK_AGAIN_SEC, LOOK_COST * self.full_look_cost)
 
@@ -50,6 +53,8 @@ class Place:
 
     def looked(self, *, at: float, cost: float, now: datetime, dry: bool, denied: bool) -> None:
         """Note a look that was taken at this time, with the scan as it was, and took *cost* seconds."""
+        self.least_cost = min(self.least_cost, cost)
+        self.contested = not (dry or denied)
         if self.scan.after is None:
             self.full_look_at = at
             # One slow look says nothing, several do.
@@ -92,6 +97,11 @@ class Places:
         for (queue, lanes), place in self._places.items():
             if queue == task.queue and lane in lanes:
                 place.put_back(task, due_at=due_at)
+
+    def is_contested(self, queue: str, lanes: Lanes) -> bool:
+        """Tell whether the last look there left something that it wanted and did not get."""
+        place = self._places.get((queue, lanes))
+        return place is not None and place.contested
 
     def is_exhausted(self, queue: str, lanes: Lanes, *, since: float) -> bool:
         """Tell whether a look since then, at these lanes or more, found fewer than wanted, or none it may take."""

@@ -1,28 +1,37 @@
-"""How many retries this execution holds of each queue, and the permits for those of queues that bound them."""
+"""Permits for retries of queues that bound how many are leased at once."""
 
 from __future__ import annotations
 
-from collections import Counter
+import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
+import bson
 from pymongo.database import Database
+from pymongo.errors import OperationFailure
 
 from tidemill import control
 from tidemill.errors import TidemillError
 from tidemill.executor.report import Report
-from tidemill.model import Malformed, Task
+from tidemill.model import Malformed, Task, TaskId
 from tidemill.store.claims import Claim
 
 FULL_SEC: Final = 0.5
 """How long retries of a queue are left alone after its limit was found reached."""
 
+DOUBT_SEC: Final = 10.0
+"""How long a stamp whose answer was lost may still take effect: as long as an operation may take."""
+
+HOLD_GRACE: Final = timedelta(seconds=5)
+"""What a permit outlives its lease by."""
+
 
 class RetryCaps:
-    """Permits of *owner*: taken before retries are leased, given back once their outcomes are written.
+    """Permits of one execution of *owner*: taken before retries are leased, given back once that has ended.
 
-    A permit that cannot be given back ends with the lease, at *until*.
+    What cannot be given back ends a little after the lease, whose end *lease_until* tells.
     """
 
     def __init__(
@@ -30,17 +39,18 @@ class RetryCaps:
         db: Database[Any],
         *,
         owner: str,
-        until: Callable[[datetime], datetime],
+        lease_until: Callable[[], datetime],
         report: Report,
         monotonic: Callable[[], float],
     ) -> None:
         self._db = db
-        self._owner = owner
-        self._until = until
+        self._holder = control.Holder(owner=owner, execution=uuid.uuid4().hex)
+        self._lease_until = lease_until
         self._report = report
         self._monotonic = monotonic
-        self._held: Counter[str] = Counter()
         self._limits: dict[str, int] = {}
+        self._leased: defaultdict[str, set[bytes]] = defaultdict(set)
+        self._doubtful: list[tuple[float, str, int]] = []
         self._full_since: dict[str, float] = {}
 
     def is_full(self, queue: str) -> bool:
@@ -49,56 +59,66 @@ class RetryCaps:
         return since is not None and self._monotonic() - since < FULL_SEC
 
     def grant(self, queue: str, wanted: int, *, limit: int | None, now: datetime) -> int:
-        """Return how many of *wanted* retries may be leased now.
-
-        Raises:
-            UnavailableError: MongoDB did not say.
-        """
+        """Return how many of *wanted* retries may be leased now; none where MongoDB does not say."""
         if limit is None:
-            self._limits.pop(queue, None)
             return wanted
         self._limits[queue] = limit
-        granted = self._hold(queue, wanted, now=now)
+        try:
+            granted = self._hold(queue, wanted, now=now)
+        except TidemillError:
+            self._report["errors"] += 1
+            granted = 0
         if granted < wanted:
             self._full_since[queue] = self._monotonic()
         return granted
 
-    def took(self, queue: str, claim: Claim, *, granted: int, now: datetime) -> None:
+    def took(self, queue: str, claim: Claim, *, granted: int, limit: int | None, now: datetime) -> None:
         """Note the retries that *claim* brought of those *granted*, and give back the permits it did not need."""
-        taken = granted if claim.error is not None else sum(_is_retry(one) for one in claim.tasks)
-        taken = min(taken, granted)  # a malformed one may have been a fresh one
-        self._held[queue] += taken
-        if taken < granted:
+        if limit is None or not granted:
+            return
+        self._leased[queue].update(map(_key, claim.retries))
+        unused = granted - len(claim.retries)
+        if claim.unresolved or not (claim.error is None or isinstance(claim.error, OperationFailure)):
+            self._doubtful.append((self._monotonic() + DOUBT_SEC, queue, unused))
+        elif unused > 0:
             self._give_back(queue, now=now)
 
-    def ended(self, tasks: Iterable[Task | Malformed], *, now: datetime) -> None:
-        """Give back the permits of retries that this execution holds no longer."""
-        ended = Counter(task.queue for task in tasks if isinstance(task, Task) and task.lane == "retry")
-        for queue, count in ended.items():
-            self._held[queue] = max(self._held[queue] - count, 0)
+    def ended(self, tasks: Iterable[Task | Malformed], *, now: datetime) -> bool:
+        """Give back the permits of what this execution holds no longer; true where there were any."""
+        keys = {_key(task.id) for task in tasks} if any(self._leased.values()) else set()
+        freed = [queue for queue, leased in self._leased.items() if leased & keys]
+        for queue in freed:
+            self._leased[queue] -= keys
             self._full_since.pop(queue, None)
+            self._give_back(queue, now=now)
+        return bool(freed)
+
+    def close(self, *, now: datetime) -> None:
+        """Give back what was doubtful, once nothing is leased that this execution does not know of."""
+        queues = {queue for _, queue, _ in self._doubtful}
+        self._doubtful.clear()
+        for queue in queues:
             self._give_back(queue, now=now)
 
     def _give_back(self, queue: str, *, now: datetime) -> None:
-        if queue not in self._limits:
-            return
         try:
             self._hold(queue, 0, now=now)
         except TidemillError:  # the next call, or the end of the lease, sets it right
             self._report["errors"] += 1
 
     def _hold(self, queue: str, wanted: int, *, now: datetime) -> int:
+        self._doubtful = [one for one in self._doubtful if one[0] > self._monotonic()]
         return control.hold(
             self._db,
             f"retries:{queue}",
-            owner=self._owner,
-            held=self._held[queue],
+            self._holder,
+            held=len(self._leased[queue]) + sum(count for _, its, count in self._doubtful if its == queue),
             wanted=wanted,
             limit=self._limits[queue],
-            until=self._until(now),
+            until=self._lease_until() + HOLD_GRACE,
             now=now,
         )
 
 
-def _is_retry(one: Task | Malformed) -> bool:
-    return not isinstance(one, Task) or one.lane == "retry"
+def _key(task_id: TaskId) -> bytes:
+    return bson.encode({"_id": task_id})

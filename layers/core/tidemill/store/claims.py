@@ -39,11 +39,12 @@ class Claim:
 
     Attributes:
         tasks: Held under the lease, in the order of the queue.
+        retries: Ids of those tasks that were read in the lane retry.
         suspects: Still free; their worker vanished before, so each is claimed by its id and run alone.
         unclaimable: Still free, and no claim can ever take them.
         scanned, lost: Ids that were read and tried, and those another claimer was quicker with.
         denied: Retries that were read, but not granted.
-        dry: The scan found fewer than it asked for.
+        dry: All that was found was tried, and there was no more.
         error: What interrupted the stamp; *tasks* is nevertheless what it claimed, unless ``unresolved``:
             then some tasks may carry the token unseen.
         scan: Where to go on.
@@ -52,6 +53,7 @@ class Claim:
 
     scan: Scan
     tasks: tuple[Task | Malformed, ...] = ()
+    retries: tuple[TaskId, ...] = ()
     suspects: tuple[Task, ...] = ()
     unclaimable: tuple[Malformed, ...] = ()
     scanned: int = 0
@@ -94,16 +96,19 @@ def claim(
     """
     limit = max(limit // scan.narrow, 1)
     started = monotonic()
-    window = due_keys(tasks, scan, limit=limit * scan.width, now=now)
+    reach = limit * scan.width + len(scan.hopeless)
+    window = due_keys(tasks, scan, limit=reach, now=now)
     look_sec = monotonic() - started
-    dry = len(window) < limit * scan.width
+    dry = len(window) < reach
     window = [key for key in window if key["_id"] not in scan.hopeless]
+    dry = dry and len(window) <= limit
     chosen, denied = _granted(window if len(window) <= limit else _sample(window, limit, rng), grant)
     if not chosen:
         return Claim(scan=scan, dry=dry and not denied, denied=denied, look_sec=look_sec)
-    taken = take(tasks, [key["_id"] for key in chosen], lease=lease, now=now)
+    taken = take(tasks, [key["_id"] for key in chosen], lease=lease, now=now, where=_as_read(chosen))
     return replace(
         taken,
+        retries=tuple(task.id for task in taken.tasks if _lane_of(task, chosen) == "retry"),
         scan=_next_scan(scan, window, chosen, taken),
         dry=dry and taken.error is None and not denied,
         denied=denied,
@@ -121,8 +126,16 @@ def due_keys(tasks: Tasks, scan: Scan, *, limit: int, now: datetime) -> list[dic
         return list(found.sort(ORDER).limit(limit).batch_size(limit + 1))
 
 
-def take(tasks: Tasks, ids: list[TaskId], *, lease: Lease, now: datetime, suspects: bool = False) -> Claim:
-    """Stamp those of *ids* that are still free and due with *lease*, and read back what carries it.
+def take(
+    tasks: Tasks,
+    ids: list[TaskId],
+    *,
+    lease: Lease,
+    now: datetime,
+    where: dict[str, Any] | None = None,
+    suspects: bool = False,
+) -> Claim:
+    """Stamp those of *ids* that are still free, due and as *where* says with *lease*; read back what carries it.
 
     A task whose worker vanished before is taken only if *suspects* is true. Any error of the driver ends up
     in the returned claim.
@@ -131,7 +144,7 @@ def take(tasks: Tasks, ids: list[TaskId], *, lease: Lease, now: datetime, suspec
     stamped = -1
     try:
         stamped = tasks.update_many(
-            _free(now, suspects=suspects) | {"_id": {"$in": ids}}, _stamp(lease, now)
+            {"_id": {"$in": ids}, **(where or {}), **_free(now, suspects=suspects)}, _stamp(lease, now)
         ).matched_count
     except PyMongoError as interrupted:
         error = interrupted
@@ -149,6 +162,16 @@ def take(tasks: Tasks, ids: list[TaskId], *, lease: Lease, now: datetime, suspec
 
 
 _NOWHERE: Final = Scan(queue="", lanes=())
+
+
+def _as_read(keys: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the filter of tasks that are in the lane they were read in: what was granted holds for that one."""
+    lanes = sorted({key["lane"] for key in keys})
+    if len(lanes) == 1:
+        return {"lane": lanes[0]}
+    return {
+        "$or": [{"lane": lane, "_id": {"$in": [key["_id"] for key in keys if key["lane"] == lane]}} for lane in lanes]
+    }
 
 
 def _free(now: datetime, *, suspects: bool) -> dict[str, Any]:
@@ -210,6 +233,12 @@ def _granted(keys: list[dict[str, Any]], grant: Callable[[int], int]) -> tuple[l
         if key["lane"] != "retry" or left >= 0:
             allowed.append(key)
     return allowed, denied
+
+
+def _lane_of(task: Task | Malformed, keys: list[dict[str, Any]]) -> str:
+    if isinstance(task, Task):
+        return task.lane
+    return next((str(key["lane"]) for key in keys if key["_id"] == task.id), "")
 
 
 def _sample(window: list[dict[str, Any]], limit: int, rng: random.Random) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ def oldest_due(tasks: Tasks, queue: str, *, now: datetime) -> datetime | None:
     found: list[datetime] = []
     for lane in LANES:
         stages: list[dict[str, Any]] = [
-            {"$match": {"status": "pending", "queue": queue, "lane": lane}},
+            {"$match": {"status": "pending", "queue": queue, "lane": lane, "due_at": {"$lte": now}}},
             {"$sort": {"priority": -1, "due_at": 1}},
             {"$group": {"_id": "$priority", "due_at": {"$first": "$due_at"}}},
         ]

@@ -1,0 +1,141 @@
+"""Executions that are beaten to it, or find what nobody can take: they go on, and they come to an end."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from bson import Decimal128
+from pymongo import MongoClient
+
+from tests.builders import add, document, lease
+from tests.claimers import a_claimer, numbers
+from tests.commands import Commands
+from tests.use_cases.conftest import Bench
+from tidemill.documents import decode
+from tidemill.store import Tasks, claims, open_tasks
+from tidemill.testing import Mongod
+
+SECOND = timedelta(seconds=1)
+
+
+def beaten(monkeypatch: pytest.MonkeyPatch, tasks: Tasks, now: datetime, *, times: int) -> None:
+    """Before each of the first stamps a rival takes the very same ids."""
+    original, left = claims.take, [times]
+
+    def take(mine: Tasks, ids: list[Any], **options: Any) -> claims.Claim:
+        if left[0] > 0:
+            left[0] -= 1
+            original(tasks, ids, lease=lease(now, owner="rival"), now=now)
+        return original(mine, ids, **options)
+
+    monkeypatch.setattr(claims, "take", take)
+
+
+def refuse_stamps_of(bench: Bench, note: int) -> None:
+    """Let the server refuse to write to documents with this note."""
+    bench.db.command("collMod", "tasks", validator={"note": {"$ne": note}})
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_an_execution_that_loses_its_first_races_goes_on(
+    bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    add(bench.tasks, [document(now) for _ in range(500)])
+    beaten(monkeypatch, bench.tasks, now, times=times)
+
+    report = bench.execute()
+
+    assert report["done"] + report["missed"] == 500
+    assert report["missed"] >= 16 * times
+
+
+def test_an_execution_that_loses_every_race_comes_to_an_end(
+    bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    add(bench.tasks, [document(now) for _ in range(3_000)])
+    beaten(monkeypatch, bench.tasks, now, times=1_000)
+
+    assert bench.execute()["done"] == 0
+
+
+def test_a_lost_race_for_retries_starts_no_fresh_task_before_them(
+    tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(tasks, [document(now, lane="retry", attempts=1, payload={"n": "retry"}) for _ in range(50)])
+    add(tasks, [document(now, payload={"n": "fresh"}) for _ in range(50)])
+    beaten(monkeypatch, tasks, now, times=1)
+
+    claimer = a_claimer(tasks, selection="retries_first")
+
+    assert numbers(claimer.claim(free=8, slots=8, retries_in_flight=0, now=now)) == ["retry"] * 8
+
+
+def test_suspects_at_the_head_of_the_retries_let_no_fresh_task_pass(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now - SECOND, lane="retry", attempts=1, crashes=1) for _ in range(4)])
+    add(tasks, [document(now, lane="retry", attempts=1, payload={"n": "retry"}) for _ in range(50)])
+    add(tasks, [document(now, payload={"n": "fresh"}) for _ in range(50)])
+
+    claimer = a_claimer(tasks, selection="retries_first")
+
+    assert numbers(claimer.claim(free=8, slots=8, retries_in_flight=0, now=now)) == ["retry"] * 8
+
+
+@pytest.mark.parametrize("crashes", [0.5, Decimal128("1"), [1], "often"])
+def test_what_was_written_into_crashes_by_hand_makes_a_suspect_and_keeps_nobody_waiting(
+    bench: Bench, now: datetime, crashes: object
+) -> None:
+    add(bench.tasks, [document(now - SECOND, crashes=crashes) for _ in range(16)])
+    add(bench.tasks, [document(now) for _ in range(20)])
+
+    assert bench.execute()["done"] == 36
+    assert {decode(raw)["crashes"] for raw in bench.tasks.find()} == {0}
+
+
+@pytest.mark.parametrize("selection", ["weighted", "retries_first", "oldest_first"])
+def test_what_cannot_be_stamped_at_the_head_keeps_nobody_waiting_behind_a_single_slot(
+    bench: Bench, now: datetime, selection: str
+) -> None:
+    add(bench.tasks, [document(now - SECOND, note=3, lane="retry", attempts=1)])
+    add(bench.tasks, [document(now, lane="retry", attempts=1) for _ in range(12)])
+    refuse_stamps_of(bench, 3)
+
+    assert bench.execute(concurrency=1, selection=selection)["done"] == 12
+
+
+@pytest.mark.parametrize("lane", ["fresh", "retry"])
+def test_a_suspect_that_cannot_be_stamped_is_tried_once(mongod: Mongod, bench: Bench, now: datetime, lane: str) -> None:
+    add(bench.tasks, [document(now, note=3, crashes=1, lane=lane)])
+    refuse_stamps_of(bench, 3)
+    commands = Commands()
+
+    with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[commands]) as client:
+        bench.execute(tasks=open_tasks(client[bench.db.name]))
+
+    assert commands.names.count("update") <= 4
+    assert len(commands.names) < 60
+
+
+def test_a_lease_ends_with_the_invocation_however_slow_the_claim_was(bench: Bench, now: datetime) -> None:
+    ends = []
+
+    @bench.task("look")
+    def look(_payload: dict[str, Any], ctx: Any) -> None:
+        [raw] = bench.tasks.find({"_id": ctx.task_id})
+        ends.append(decode(raw)["lease"]["expires_at"])
+
+    at = [1000.0]
+
+    def slow() -> float:  # every look at the clock takes a while
+        at[0] += 0.05
+        bench.clock.at = now + timedelta(seconds=round(at[0] - 1000.0, 3))
+        return at[0]
+
+    add(bench.tasks, [document(now, name="look", queue=queue) for queue in "abc"])
+    bench.execute(monotonic=slow)
+
+    assert len(ends) == 3
+    assert min(ends) >= now + timedelta(seconds=120)
