@@ -89,7 +89,7 @@ def test_fields_of_later_releases_are_ignored() -> None:
         ("attempts", math.inf), ("attempts", math.nan), ("attempts", 2**31 - 1), ("attempts", Decimal128("3")),
         ("priority", "high"), ("priority", math.inf), ("priority", -math.inf), ("priority", 1e300),
         ("priority", 0.5), ("priority", True),
-        ("max_retries", -1), ("max_retries", "3"), ("crashes", math.inf), ("redrives", []),
+        ("max_retries", -1), ("max_retries", "3"), ("redrives", []),
         ("timeout_sec", 0), ("timeout_sec", -1), ("timeout_sec", math.inf), ("timeout_sec", math.nan),
         ("timeout_sec", True), ("timeout_sec", "30"),
         ("expires_at", "later"), ("created_at", 5), ("updated_at", "x"), ("finished_at", False),
@@ -105,6 +105,26 @@ def test_fields_of_later_releases_are_ignored() -> None:
 )  # fmt: skip
 def test_a_wrong_value_is_named_by_its_field_and_never_shown(name: str, value: object) -> None:  # F25, F37, F77
     assert problem(**{name: value}) == f"{name} is not what it has to be"
+
+
+@pytest.mark.parametrize(
+    ("stored", "crashes"),
+    [
+        (3, 3),
+        (3.0, 3),
+        (0, 0),
+        (None, 0),
+        (math.inf, 1),
+        (math.nan, 1),
+        (0.5, 1),
+        (-2, 1),
+        ("often", 1),
+        (Decimal128("1"), 1),
+        ([1], 1),
+    ],
+)
+def test_whatever_stands_for_crashes_makes_at_least_a_suspect(stored: object, crashes: int) -> None:
+    assert a_task(crashes=stored).crashes == crashes
 
 
 @pytest.mark.parametrize(
