@@ -241,5 +241,14 @@ def test_the_queues_are_those_of_pending_tasks(tasks: Tasks, now: datetime) -> N
     assert sorted(claims.queues(tasks), key=str) == [None, "default", "eu"]
 
 
+def test_a_claim_of_a_part_of_what_it_saw_has_not_emptied_the_lane(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now) for _ in range(5)])
+    wide = Scan(queue="default", lanes=("fresh",), width=4)
+
+    part = claims.claim(tasks, wide, limit=2, lease=lease(now), now=now, rng=random.Random(1))
+
+    assert (len(part.tasks), part.dry) == (2, False)
+
+
 def _fresh(lane: Lane = "fresh") -> Scan:
     return Scan(queue="default", lanes=(lane,))

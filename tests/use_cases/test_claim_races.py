@@ -74,6 +74,35 @@ def test_a_lost_race_for_retries_starts_no_fresh_task_before_them(
     assert numbers(claimer.claim(free=8, slots=8, retries_in_flight=0, now=now)) == ["retry"] * 8
 
 
+def test_while_others_are_quicker_with_the_retries_no_fresh_task_is_started(
+    tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(tasks, [document(now, lane="retry", attempts=1) for _ in range(400)])
+    add(tasks, [document(now) for _ in range(50)])
+    beaten(monkeypatch, tasks, now, times=100)
+
+    claimer = a_claimer(tasks, selection="retries_first")
+
+    assert claimer.claim(free=8, slots=8, retries_in_flight=0, now=now) == []
+    assert claimer.beaten == 1
+
+
+def test_a_task_that_changed_its_lane_since_it_was_read_is_not_taken(
+    tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(tasks, [document(now), document(now, lane="retry", attempts=1)])
+    original = claims.take
+
+    def take(mine: Tasks, ids: list[Any], **options: Any) -> claims.Claim:
+        tasks.update_many({"lane": "fresh"}, {"$set": {"lane": "retry"}})
+        return original(mine, ids, **options)
+
+    monkeypatch.setattr(claims, "take", take)
+    held = a_claimer(tasks, selection="oldest_first").claim(free=2, slots=2, retries_in_flight=0, now=now)
+
+    assert len(held) == 1
+
+
 def test_suspects_at_the_head_of_the_retries_let_no_fresh_task_pass(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now - SECOND, lane="retry", attempts=1, crashes=1) for _ in range(4)])
     add(tasks, [document(now, lane="retry", attempts=1, payload={"n": "retry"}) for _ in range(50)])

@@ -12,21 +12,26 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
+from pymongo.errors import AutoReconnect
 
 from tests.builders import add, document, stored, whole
 from tests.claimers import a_claimer, the_caps
 from tests.commands import Commands
 from tests.conftest import ManualClock
 from tests.faults import failing
+from tests.unit.make import eventually
 from tests.use_cases.conftest import Bench
 from tidemill import Retry
 from tidemill.control import change_queue
-from tidemill.executor.retry_caps import FULL_SEC, HOLD_GRACE
+from tidemill.executor.report import Report
+from tidemill.executor.retry_caps import DOUBT_SEC, FULL_SEC, HOLD_GRACE, RetryCaps
 from tidemill.executor.serving import Serving
 from tidemill.model import Failure, Malformed, Retried, Succeeded, Task
 from tidemill.policies import SELECTIONS, QueueOptions, Selection
 from tidemill.settlement import Settlement
 from tidemill.store import Tasks, open_tasks, settles
+from tidemill.store.claims import Claim
+from tidemill.store.scans import Scan
 from tidemill.testing import Mongod
 
 CLAIMERS = 8
@@ -406,3 +411,32 @@ def test_a_permit_outlives_its_lease(bench: Bench) -> None:
 
     [(lease_end, hold_end)] = ends
     assert lease_end < hold_end <= lease_end + HOLD_GRACE + timedelta(seconds=1)
+
+
+def test_a_stamp_that_may_still_take_effect_keeps_its_permits_for_that_long(db: Database[Any], now: datetime) -> None:
+    at = [100.0]
+    caps = RetryCaps(db, owner="A", lease_until=lambda: now + HOUR, report=Report(), monotonic=lambda: at[0])
+    claim = Claim(scan=Scan(queue="default", lanes=("retry",)), error=AutoReconnect("lost"))
+    assert caps.grant("default", 2, limit=3, now=now) == 2
+
+    caps.took("default", claim, granted=2, limit=3, now=now)
+    assert caps.grant("default", 9, limit=3, now=now) == 1
+    at[0] += DOUBT_SEC + 1
+
+    assert caps.grant("default", 9, limit=3, now=now) == 3
+
+
+def test_permits_that_are_waited_for_go_round_at_once(bench: Bench) -> None:
+    def long(_payload: dict[str, Any], _ctx: Any) -> bool:
+        retries = {"name": "noop", "status": "done"}
+        return eventually(lambda: bench.tasks.count_documents(retries) == 20, within=3)  # at 0.2 s each it would be 4
+
+    bench.task("long")(long)
+    now = bench.clock.now()
+    change_queue(bench.db, "default", QueueOptions(max_in_flight_retries=1), now=now)
+    [long_id] = add(bench.tasks, [document(now, name="long", priority=9)])
+    add(bench.tasks, [document(now, lane="retry", attempts=1) for _ in range(20)])
+
+    bench.execute()
+
+    assert stored(bench.tasks, long_id)["result"] is True

@@ -210,8 +210,7 @@ class Execution:
         with self._within():
             verdict = self._settler.flush(now=now)
             if self._caps.ended([one.task for one in (*verdict.settled, *verdict.lost)], now=now):
-                self._claimer.was_thorough = False  # what was denied before may be had now
-                self._next_claim = 0.0
+                self._next_claim = 0.0  # what was denied before may be had now
         self._tally.settled(verdict.settled, now=now)
         for settlement in verdict.settled:
             outcome, task = settlement.outcome, settlement.task
