@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.make import backoffs
-from tidemill import PRESETS, Backoff, InvalidRequestError, NewTask, RetryPolicy
+from tests.unit.requesting import refused, wanted
+from tidemill import PRESETS, Backoff, RetryPolicy
 from tidemill.policies import JITTERS, STRATEGIES
-from tidemill.requests import new_task
 
 NUMBER = "Input should be a valid number"
 WHOLE = "Input should be a valid integer"
@@ -28,16 +28,6 @@ BELOW_BASE = "must not be below base_sec; left out, they are 1800 and 5"
 NUMBERS = ["base_sec", "factor", "max_sec", "jitter_factor"]
 
 NO_PRESETS: list[Any] = [[], 3, True, "", "moon", "Standard", " default", b"default", ["default"], Backoff()]
-
-
-def wanted(**fields: Any) -> NewTask:
-    return new_task(**({"name": "noop", "payload": {}} | fields))
-
-
-def refused(**fields: Any) -> dict[str, str]:
-    with pytest.raises(InvalidRequestError) as caught:
-        wanted(**fields)
-    return {one.field: one.message for one in caught.value.problems}
 
 
 @pytest.mark.parametrize(

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from tests.conftest import T0
-from tidemill import InvalidRequestError, NewTask
+from tests.unit.requesting import refused, wanted
+from tidemill import InvalidRequestError
 from tidemill.requests import MAX_DELAY_SEC, MAX_KEY_CHARS, new_task
 
 NUMBER = "Input should be a valid number"
 WHOLE = "Input should be a valid integer"
 TEXT = "Input should be a valid string"
-
-
-def wanted(**fields: Any) -> NewTask:
-    return new_task(**({"name": "noop", "payload": {}} | fields))
-
-
-def refused(**fields: Any) -> dict[str, str]:
-    with pytest.raises(InvalidRequestError) as caught:
-        wanted(**fields)
-    return {one.field: one.message for one in caught.value.problems}
 
 
 def test_name_and_payload_are_enough() -> None:

@@ -11,7 +11,7 @@ from bson import Decimal128
 from pymongo import MongoClient
 
 from tests.builders import add, document, lease, whole
-from tests.claimers import a_claimer, numbers
+from tests.claimers import a_claimer, numbers, the_caps
 from tests.commands import Commands
 from tests.use_cases.conftest import Bench
 from tidemill.documents import decode
@@ -170,3 +170,16 @@ def test_a_lease_ends_with_the_invocation_however_slow_the_claim_was(bench: Benc
 
     assert len(ends) == 3
     assert min(ends) >= now + timedelta(seconds=120)
+
+
+def test_what_was_contested_an_earlier_time_keeps_no_fresh_task_waiting(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now, lane="retry", attempts=1) for _ in range(9)])
+    add(tasks, [document(now) for _ in range(4)])
+    caps = the_caps(tasks)
+    claimer = a_claimer(tasks, caps=caps, selection="retries_first", max_in_flight_retries=4)
+    first = whole(claimer.claim(free=4, slots=8, retries_in_flight=0, now=now))
+    caps.grant("default", 1, limit=4, now=now)  # a suspect that was denied: the retries are left alone for a moment
+
+    second = whole(claimer.claim(free=4, slots=8, retries_in_flight=4, now=now))
+
+    assert [task.lane for task in (*first, *second)] == ["retry"] * 4 + ["fresh"] * 4

@@ -11,7 +11,7 @@ from typing import Final
 from tidemill.errors import TidemillError
 from tidemill.policies import Pressure, QueueOptions
 from tidemill.pressure import CALM, Load
-from tidemill.stats import retried_in_minute
+from tidemill.stats import minute_of, retried_in_minute
 from tidemill.store import Tasks, gauges
 
 LOOK_SEC: Final = 1.0
@@ -42,9 +42,9 @@ class Loads:
     def of(self, queue: str, *, now: datetime) -> Load:
         """Return the load of *queue*; without pressure nothing is asked for."""
         known = self._looks.get(queue)
-        if known is not None and self._monotonic() - known.at < LOOK_SEC and known.minute == _minute(now):
+        if known is not None and self._monotonic() - known.at < LOOK_SEC and known.minute == minute_of(now):
             return known.load
-        is_same_minute = known is not None and known.minute == _minute(now)
+        is_same_minute = known is not None and known.minute == minute_of(now)
         before = CALM if known is None else known.load
         counted = before.retries if is_same_minute else 0
         try:
@@ -53,7 +53,7 @@ class Loads:
             load = before
         # Within a minute the number only grows; what this process has scheduled last is not written yet.
         load = replace(load, retries=max(load.retries, counted) if load is not before else counted)
-        self._looks[queue] = _Look(at=self._monotonic(), minute=_minute(now), load=load)
+        self._looks[queue] = _Look(at=self._monotonic(), minute=minute_of(now), load=load)
         return load
 
     def retried(self, queue: str) -> None:
@@ -68,7 +68,3 @@ class Loads:
             ready=0 if pressure.adaptive is None else gauges.ready(self._tasks, queue, now=now),
             retries=0 if pressure.budget is None else retried_in_minute(self._tasks.database, queue, now=now),
         )
-
-
-def _minute(moment: datetime) -> datetime:
-    return moment.replace(second=0, microsecond=0)

@@ -149,6 +149,15 @@ class Cancelled:
 
 Outcome: TypeAlias = Succeeded | Retried | Failed | Snoozed | Cancelled
 
+OUTCOME_NAMES: dict[type[Outcome], str] = {
+    Succeeded: "done",
+    Retried: "retried",
+    Failed: "failed",
+    Snoozed: "snoozed",
+    Cancelled: "cancelled",
+}
+"""What outcomes are called where they are counted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:

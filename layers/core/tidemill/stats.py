@@ -17,7 +17,7 @@ from pymongo.database import Database
 from tidemill import indexes
 from tidemill.classify import bounded
 from tidemill.documents import QUEUE_STATS
-from tidemill.model import Cancelled, Failed, Outcome, Retried, Snoozed, Succeeded, Task
+from tidemill.model import OUTCOME_NAMES, Failed, Retried, Snoozed, Succeeded, Task
 from tidemill.selection import FRESH, time_saved
 from tidemill.settlement import Settlement
 from tidemill.store import Tasks, gauges, majority, translated
@@ -28,13 +28,6 @@ MAX_COUNTED: Final = 10**15
 """Milliseconds of thirty thousand years."""
 
 _MS: Final = timedelta(milliseconds=1)
-_OUTCOMES: Final[dict[type[Outcome], str]] = {
-    Succeeded: "done",
-    Retried: "retried",
-    Failed: "failed",
-    Snoozed: "snoozed",
-    Cancelled: "cancelled",
-}
 
 COUNTERS: Final = (
     "runs",  # attempts that started and ended
@@ -58,7 +51,7 @@ def counted(settlement: Settlement, *, now: datetime) -> dict[str, int]:
     outcome, run = settlement.outcome, settlement.run
     counts = {"lost": 1} if settlement.lost else {}
     if not (settlement.lost and isinstance(outcome, Snoozed)):  # the first loss of a worker is no snooze
-        counts[_OUTCOMES[type(outcome)]] = 1
+        counts[OUTCOME_NAMES[type(outcome)]] = 1
     if run is not None and not settlement.lost:
         counts |= {"runs": 1, "run_ms": run.duration // _MS}
     is_retry = isinstance(settlement.task, Task) and settlement.task.lane == "retry"
@@ -131,13 +124,13 @@ class Tally:
             mean_run = times["run_ms"] * _MS / max(times["runs"], 1)
             saved = time_saved(ahead=ahead[queue], mean_run=mean_run, slots=self._slots)
             if saved:
-                self._counts[queue, _minute(now), bounded(name, MAX_WORD)]["saved_ms"] += retries * saved // _MS
+                self._counts[queue, minute_of(now), bounded(name, MAX_WORD)]["saved_ms"] += retries * saved // _MS
 
 
 def retried_in_minute(db: Database[Any], queue: str, *, now: datetime) -> int:
     """Return how many retries of *queue* were scheduled in this minute of the clock, as far as it was written."""
     stages: list[dict[str, Any]] = [
-        {"$match": _of_minute(queue, _minute(now))},
+        {"$match": _of_minute(queue, minute_of(now))},
         {"$group": {"_id": None, "retried": {"$sum": "$retried"}}},  # of what people edit, only numbers
     ]
     with translated(QUEUE_STATS):
@@ -148,7 +141,7 @@ def retried_in_minute(db: Database[Any], queue: str, *, now: datetime) -> int:
 def totals(db: Database[Any], *, since: datetime) -> dict[tuple[str, str], Counter[str]]:
     """Return the counters from the minute of *since* on, by queue and name."""
     stages: list[dict[str, Any]] = [
-        {"$match": {"minute": {"$gte": _minute(since)}}},
+        {"$match": {"minute": {"$gte": minute_of(since)}}},
         {
             "$group": {
                 "_id": {"queue": "$_id.queue", "name": "$_id.name"},
@@ -173,7 +166,7 @@ def _number(value: object) -> int:
 
 
 def _key(task: Task, now: datetime) -> tuple[str, datetime, str]:
-    return task.queue, _minute(now), bounded(task.name, MAX_WORD)
+    return task.queue, minute_of(now), bounded(task.name, MAX_WORD)
 
 
 def _id(queue: str, minute: datetime, name: str) -> dict[str, Any]:
@@ -186,5 +179,6 @@ def _of_minute(queue: str, minute: datetime) -> dict[str, Any]:
     return {"_id": {"$gte": start | {"name": MinKey()}, "$lte": start | {"name": MaxKey()}}}
 
 
-def _minute(moment: datetime) -> datetime:
+def minute_of(moment: datetime) -> datetime:
+    """Return the minute of the clock that *moment* is counted in."""
     return moment.replace(second=0, microsecond=0)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pymongo.database import Database
 
-from tidemill.control import DEFAULT_QUEUE, listed_queues, options_of
+from tidemill.control import DEFAULT_QUEUE, OptionsReader, listed_queues, options_of
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.model import Task, TaskId
 from tidemill.policies import QueueOptions
@@ -151,8 +151,8 @@ def queue_status(db: Database[Any], queue: str, *, now: datetime) -> QueueStatus
 
 def queue_statuses(db: Database[Any], *, now: datetime) -> list[QueueStatus]:
     """Return how full each of the known queues is, in the order of their names."""
-    tasks = open_tasks(db)
-    return [_status(tasks, queue, options_of(db, queue) or QueueOptions(), now=now) for queue in known_queues(db)]
+    tasks, options = open_tasks(db), OptionsReader(db).options
+    return [_status(tasks, queue, options(queue), now=now) for queue in known_queues(db)]
 
 
 def known_queues(db: Database[Any]) -> list[str]:

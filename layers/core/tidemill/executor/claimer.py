@@ -207,7 +207,8 @@ class Claimer:
     ) -> list[Task | Malformed]:
         if self._is_exhausted(queue, lanes):
             return []
-        if choices.selection == "retries_first" and lanes == FRESH and self._places.is_contested(queue, RETRY):
+        follows = choices.selection == "retries_first" and lanes == FRESH
+        if follows and self._places.is_contested(queue, RETRY, since=self._claim_started):
             self._was_beaten = True
             return []
         place = self._places.of(queue, lanes)

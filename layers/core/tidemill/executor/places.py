@@ -37,7 +37,7 @@ class Place:
     least_cost: float = 1e9
     dry_since: float | None = None
     denied_at: float | None = None
-    contested: bool = False
+    contested_at: float | None = None
     returns: list[tuple[datetime, int]] = field(default_factory=list)
 
     def full_look_is_due(self, at: float, *, now: datetime, goes_first: bool) -> bool:
@@ -54,7 +54,7 @@ class Place:
     def looked(self, *, at: float, cost: float, now: datetime, dry: bool, denied: bool) -> None:
         """Note a look that was taken at this time, with the scan as it was, and took *cost* seconds."""
         self.least_cost = min(self.least_cost, cost)
-        self.contested = not (dry or denied)
+        self.contested_at = None if dry or denied else at
         if self.scan.after is None:
             self.full_look_at = at
             # One slow look says nothing, several do.
@@ -98,10 +98,10 @@ class Places:
             if queue == task.queue and lane in lanes:
                 place.put_back(task, due_at=due_at)
 
-    def is_contested(self, queue: str, lanes: Lanes) -> bool:
-        """Tell whether the last look there left something that it wanted and did not get."""
+    def is_contested(self, queue: str, lanes: Lanes, *, since: float) -> bool:
+        """Tell whether the last look there, if it was since then, may have left something."""
         place = self._places.get((queue, lanes))
-        return place is not None and place.contested
+        return place is not None and place.contested_at is not None and place.contested_at >= since
 
     def is_exhausted(self, queue: str, lanes: Lanes, *, since: float) -> bool:
         """Tell whether a look since then, at these lanes or more, found fewer than wanted, or none it may take."""

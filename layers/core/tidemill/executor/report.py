@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from tidemill.model import Cancelled, Failed, Outcome, Retried, Snoozed, Succeeded
+from tidemill.model import OUTCOME_NAMES, Outcome
 
 NAMES: Final = (
     "claimed",  # taken under a lease
@@ -25,21 +25,13 @@ NAMES: Final = (
     "leftovers",  # abandoned functions that still ran at the end
 )
 
-_OUTCOMES: Final[dict[type[Outcome], str]] = {
-    Succeeded: "done",
-    Retried: "retried",
-    Failed: "failed",
-    Snoozed: "snoozed",
-    Cancelled: "cancelled",
-}
-
 
 class Report(Counter[str]):
     """Counts by the names above; `as_dict` has them all, zeros included."""
 
     def settled(self, outcome: Outcome) -> None:
         """Count an outcome that is written."""
-        self[_OUTCOMES[type(outcome)]] += 1
+        self[OUTCOME_NAMES[type(outcome)]] += 1
 
     def as_dict(self) -> dict[str, int]:
         """Return every count by its name."""
