@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+from pymongo.database import Database
+
 from tests.conftest import T0
 from tidemill.executor.claimer import Claimer
 from tidemill.executor.report import Report
@@ -53,3 +55,14 @@ def the_caps(tasks: Tasks, *, owner: str = "A") -> RetryCaps:
 def numbers(held: Sequence[Task | Malformed]) -> list[Any]:
     """The ``n`` of the payloads, in the order of the claim."""
     return [one.payload.get("n") for one in held if isinstance(one, Task)]
+
+
+def holds(db: Database[Any]) -> int:
+    """How many permits for retries of the default queue are out."""
+    document = db["control"].find_one({"_id": "retries:default"})
+    return sum(one["n"] for one in document["holds"]) if document else 0
+
+
+def leased_retries(tasks: Tasks) -> int:
+    """How many retries are under a lease."""
+    return tasks.count_documents({"status": "processing", "lane": "retry"})
