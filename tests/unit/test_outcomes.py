@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
@@ -12,15 +12,16 @@ import pytest
 from tests.conftest import T0
 from tests.unit.make import a_claimed_task, a_context
 from tidemill import Fail, Malformed, Retry, RetryPolicy, Snooze, TaskTimeoutError
-from tidemill.classify import MIN_SNOOZE, Kind, Rules
+from tidemill.classify import MAX_MESSAGE, MIN_SNOOZE, Kind, Rules, asked_snooze, classify
+from tidemill.conclusions import Conclusion, Crashed, NotStarted, Overran, Raised, Returned, Snoozing
 from tidemill.executor.outcomes import MAX_NOTE, Terms, after_end, after_timeout, malformed
 from tidemill.model import Failed, Failure, Outcome, Retried, Snoozed, Succeeded
 from tidemill.policies import Adaptive, Pressure
 from tidemill.pressure import Load
-from tidemill.results import MAX_RESULT_BYTES
 from tidemill.retry import DEFAULT
 from tidemill.settlement import Settlement, statements
 from tidemill.slots import Ended, Running
+from tidemill.stats import counted
 
 SECOND = timedelta(seconds=1)
 USUAL = Terms(policy=DEFAULT)
@@ -33,25 +34,30 @@ def with_rules(*, fail_on: Kind | None = None, retry_on: Kind | None = None) -> 
     return Terms(policy=DEFAULT, rules=Rules(fail_on=kinds[0], retry_on=kinds[1]))
 
 
-def running(*, attempts: int = 1, timeout: float = 30) -> Running:
+def running(*, attempts: int = 1, timeout: float = 30, is_isolated: bool = False) -> Running:
     ctx = a_context(deadline=100 + timeout)
     task = a_claimed_task(attempts=attempts)
-    return Running(task=task, ctx=ctx, started_at=T0 - SECOND, started=100.0, cancel=ctx._cancelled)
+    return Running(
+        task=task, ctx=ctx, started_at=T0 - SECOND, started=100.0, cancel=ctx._cancelled, is_isolated=is_isolated
+    )
 
 
-def ended(
-    *, result: Any = None, error: BaseException | None = None, attempts: int = 1, terms: Terms = USUAL
-) -> Settlement:
-    end = Ended(running=running(attempts=attempts), duration=SECOND, result=result, error=error)
+def ended(conclusion: Conclusion, *, attempts: int = 1, terms: Terms = USUAL) -> Settlement:
+    end = Ended(running=running(attempts=attempts), duration=SECOND, conclusion=conclusion)
     return after_end(end, terms, now=T0, draw=0.5)
 
 
+def raised(error: BaseException, terms: Terms = USUAL) -> Conclusion:
+    until = asked_snooze(error)
+    return Raised(classify(error, terms.rules)) if until is None else Snoozing(until)
+
+
 def outcome(error: BaseException, terms: Terms = USUAL) -> Outcome:
-    return ended(error=error, terms=terms).outcome
+    return ended(raised(error, terms), terms=terms).outcome
 
 
 def test_a_result_is_a_success() -> None:
-    settlement = ended(result={"sent": 3})
+    settlement = ended(Returned({"sent": 3}))
 
     assert settlement.outcome == Succeeded(result={"sent": 3})
     assert settlement.run is not None
@@ -59,16 +65,8 @@ def test_a_result_is_a_success() -> None:
     assert (settlement.run.started_at, settlement.run.duration) == (T0 - SECOND, SECOND)
 
 
-@pytest.mark.parametrize("result", [{1, 2}, 2**70, math.nan, "x" * (MAX_RESULT_BYTES + 1)])
-def test_work_whose_result_cannot_be_stored_is_done_all_the_same(result: object) -> None:  # F49
-    settlement = ended(result=result)
-
-    assert isinstance(settlement.outcome, Succeeded)
-    assert settlement.outcome.result["not_stored"] == type(result).__name__
-
-
 def test_an_exception_is_a_failure_that_is_tried_again() -> None:
-    settlement = ended(error=ValueError("no"), attempts=2)
+    settlement = ended(raised(ValueError("no")), attempts=2)
 
     assert isinstance(settlement.outcome, Retried)
     assert settlement.outcome.next_retry_at == T0 + 5 * SECOND
@@ -86,7 +84,7 @@ def test_an_exit_is_a_failure_like_any_other(error: BaseException) -> None:  # F
 
 
 def test_the_last_attempt_that_fails_ends_the_task() -> None:
-    settlement = ended(error=ValueError("no"), attempts=11)
+    settlement = ended(raised(ValueError("no")), attempts=11)
 
     assert isinstance(settlement.outcome, Failed)
     assert settlement.outcome.reason == "exhausted"
@@ -129,14 +127,14 @@ def test_the_load_of_its_queue_makes_a_failed_task_wait_longer_and_none_that_sai
 
 
 def test_a_code_of_its_own_is_part_of_the_note() -> None:
-    told = ended(error=Retry("the receiver answered 503", code="http_503")).run
+    told = ended(raised(Retry("the receiver answered 503", code="http_503"))).run
 
     assert told is not None
     assert told.note == "http_503: the receiver answered 503"
 
 
 def test_an_endless_message_makes_a_short_note() -> None:
-    settlement = ended(error=ValueError("x" * 100_000))
+    settlement = ended(raised(ValueError("x" * 100_000)))
 
     assert settlement.run is not None
     assert len(settlement.run.note) <= MAX_NOTE
@@ -159,7 +157,7 @@ def test_a_snooze_is_due_when_it_says_but_never_at_once(until: datetime | timede
 
 
 def test_a_snooze_counts_as_no_attempt_not_even_where_there_is_but_one() -> None:
-    settlement = ended(error=Snooze(SECOND), attempts=1, terms=ONE_SHOT)
+    settlement = ended(raised(Snooze(SECOND)), terms=ONE_SHOT)
 
     assert settlement.outcome == Snoozed(until=T0 + SECOND)
     (_, update), _ = statements(settlement, now=T0)
@@ -171,7 +169,7 @@ def test_a_snooze_counts_as_no_attempt_not_even_where_there_is_but_one() -> None
     [timedelta.max, datetime.max.replace(tzinfo=UTC), datetime.max.replace(tzinfo=timezone(-5 * 3600 * SECOND))],
 )
 def test_a_snooze_beyond_the_calendar_is_one_without_end(until: datetime | timedelta) -> None:
-    settlement = ended(error=Snooze(until))
+    settlement = ended(raised(Snooze(until)))
 
     assert isinstance(settlement.outcome, Snoozed)
     assert settlement.outcome.until.year == 9999
@@ -247,6 +245,63 @@ def test_a_timeout_waits_longer_under_load_too() -> None:
 
 def test_the_interruption_of_a_timeout_is_a_failure_where_a_function_lets_it_through() -> None:
     assert isinstance(outcome(TaskTimeoutError()), Retried)
+
+
+def test_what_was_killed_at_its_timeout_has_timed_out_like_any_other() -> None:
+    late = running(is_isolated=True)
+    killed = Ended(running=late, duration=31 * SECOND, conclusion=Overran())
+
+    settlement = after_end(killed, USUAL, now=T0, draw=0.5)
+
+    assert isinstance(settlement.outcome, Retried)
+    assert settlement.outcome.failure.by_function
+    assert settlement == after_timeout(replace(late, is_isolated=False), USUAL, now=T0, draw=0.5)
+
+
+def test_one_whose_isolation_does_not_answer_timed_out_by_nobodys_fault() -> None:
+    settlement = after_timeout(running(is_isolated=True), USUAL, now=T0, draw=0.5)
+
+    assert isinstance(settlement.outcome, Retried)
+    assert settlement.outcome.failure.code == "timeout"
+    assert not settlement.outcome.failure.by_function
+
+
+def test_the_death_of_its_process_is_a_failure_that_is_tried_again_and_a_crash() -> None:
+    settlement = ended(Crashed("its process was killed by SIGSEGV"))
+
+    assert settlement.outcome == Retried(
+        failure=Failure(message="its process was killed by SIGSEGV", code="crashed", by_function=False),
+        next_retry_at=T0 + 2.5 * SECOND,
+    )
+    assert settlement.run is not None
+    assert (settlement.run.status, settlement.run.duration) == ("failed", SECOND)
+    assert settlement.run.note == "crashed: its process was killed by SIGSEGV"
+    (_, update), _ = statements(settlement, now=T0)
+    assert update["$inc"] == {"crashes": 1}
+    assert "crashes" not in update["$set"]
+    counts = counted(settlement, now=T0)
+    assert (counts["runs"], counts["run_ms"], counts["retried"]) == (1, 1000, 1)
+    assert "lost" not in counts
+
+
+def test_the_death_of_its_process_on_the_last_attempt_makes_it_a_dead_letter_for_that_reason() -> None:
+    settlement = ended(Crashed("its process exited with code 3"), terms=ONE_SHOT)
+
+    assert isinstance(settlement.outcome, Failed)
+    assert settlement.outcome.reason == "worker_lost"
+    assert settlement.outcome.failure.message == "its process exited with code 3"
+
+
+def test_the_description_of_a_death_is_bounded() -> None:
+    outcome = ended(Crashed("x" * 100_000)).outcome
+
+    assert isinstance(outcome, Retried)
+    assert len(outcome.failure.message) == MAX_MESSAGE
+
+
+def test_what_was_never_called_cannot_be_settled() -> None:
+    with pytest.raises(ValueError, match="there is nowhere to run it"):
+        ended(NotStarted("there is nowhere to run it"))
 
 
 def test_a_document_that_is_no_task_fails_as_malformed() -> None:

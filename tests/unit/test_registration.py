@@ -44,7 +44,8 @@ def refused(**options: Any) -> str:
 def test_without_options_everything_is_left_to_the_deployment() -> None:
     found = registered()
 
-    assert (found.timeout, found.retry, found.rules, found.http) == (None, None, COMMON, False)
+    assert (found.timeout, found.retry, found.rules) == (None, None, COMMON)
+    assert (found.http, found.isolate) == (False, False)
 
 
 @pytest.mark.parametrize("timeout", [0.1, 1, 30.5, 880])
@@ -146,9 +147,10 @@ def test_two_classes_that_are_called_alike_may_be_in_different_lists() -> None:
     assert rules == Rules(fail_on=frozenset([ConnectionError]), retry_on=frozenset([of_a_client]))
 
 
-@pytest.mark.parametrize("http", ["no", 1, None, 0])
-def test_whether_a_task_is_open_to_http_is_true_or_false(http: object) -> None:
-    assert refused(http=http) == "the http of 'noop' must be True or False"
+@pytest.mark.parametrize("option", ["http", "isolate"])
+@pytest.mark.parametrize("value", ["no", 1, None, 0])
+def test_what_is_on_or_off_is_true_or_false(option: str, value: object) -> None:
+    assert refused(**{option: value}) == f"the {option} of 'noop' must be True or False"
 
 
 @pytest.mark.parametrize("option", ["fail_on", "retry_on"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
@@ -49,7 +50,7 @@ def noop(_: dict[str, Any]) -> None:
 def test_a_function_stays_as_it_is_and_is_found_by_its_name() -> None:
     registry = Registry()
 
-    assert registry.task("noop", timeout=1.5, retry=RetryPolicy(max_retries=0), http=True)(noop) is noop
+    assert registry.task("noop", timeout=1.5, retry=RetryPolicy(max_retries=0), http=True, isolate=True)(noop) is noop
 
     [found] = registry
     assert found is registry.get("noop")
@@ -59,6 +60,7 @@ def test_a_function_stays_as_it_is_and_is_found_by_its_name() -> None:
         timeout=timedelta(seconds=1.5),
         retry=RetryPolicy(max_retries=0),
         http=True,
+        isolate=True,
         takes_context=False,
     )
     assert registry.get("os.system") is None  # F23
@@ -109,10 +111,6 @@ def test_a_decorator_without_its_name_is_refused_where_it_stands() -> None:
         Registry().task(noop)  # type: ignore[arg-type]
 
 
-async def coroutine(_: dict[str, Any]) -> None:
-    """Runs on no slot yet."""
-
-
 async def async_generator(_: dict[str, Any]) -> AsyncIterator[int]:
     yield 1
 
@@ -121,9 +119,54 @@ def generator(_: dict[str, Any]) -> Iterator[int]:
     yield 1
 
 
-@pytest.mark.parametrize("function", [coroutine, async_generator, generator, functools.partial(coroutine)])
+class Yielding:
+    def __call__(self, _: dict[str, Any]) -> Iterator[int]:
+        yield 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [async_generator, generator, Yielding(), functools.partial(generator), functools.partial(Yielding())],
+    ids=["async generator", "generator", "object", "partial", "partial of an object"],
+)
 def test_a_function_whose_call_would_run_nothing_is_refused(function: object) -> None:
-    assert "use a plain def" in refused(function)
+    assert "yields, so that calling it does nothing" in refused(function)
+
+
+async def coroutine(payload: Mail, *, extra: int = 0) -> int:
+    return payload.copies + extra
+
+
+class Called:
+    async def __call__(self, payload: Mail) -> int:
+        return payload.copies
+
+
+@pytest.mark.parametrize(
+    ("function", "result"),
+    [
+        (coroutine, 3),
+        (Called(), 3),
+        (functools.partial(coroutine, extra=1), 4),
+        (functools.partial(Called()), 3),
+    ],
+    ids=["function", "object", "partial", "partial of an object"],
+)
+def test_an_async_function_is_registered_like_any_other(function: Callable[..., Any], result: int) -> None:
+    found = registered(function)
+
+    assert found.payload_model is Mail
+    assert asyncio.run(found.call({"to": "a@b", "copies": 3}, CTX)) == result
+
+
+def test_objects_and_partials_are_told_apart_though_they_are_made_in_one_place() -> None:  # F54
+    for made in (lambda: functools.partial(noop), Called):
+        registry, first = Registry(), made()
+        registry.task("noop")(first)
+        registry.task("noop")(first)
+
+        with pytest.raises(RegistrationError, match="two functions are registered as 'noop'"):
+            registry.task("noop")(made())
 
 
 def test_a_name_is_given_once() -> None:  # F54

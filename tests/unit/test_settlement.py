@@ -59,9 +59,10 @@ def test_every_statement_is_guarded_by_id_and_token_and_gives_the_lease_up(outco
         bson.encode({"where": where, "written": written})
 
 
+@pytest.mark.parametrize("crash", ["lost", "crashed"])
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda one: type(one).__name__)
-def test_nothing_is_written_but_what_the_outcome_is_about(outcome: Outcome) -> None:  # F09, F45
-    for _, written in statements(settled(outcome, lost=True), now=NOW):
+def test_nothing_is_written_but_what_the_outcome_is_about(outcome: Outcome, crash: str) -> None:  # F09, F45
+    for _, written in statements(settled(outcome, lost=crash == "lost", crashed=crash == "crashed"), now=NOW):
         touched = {name for operator in written.values() for name in operator}
         assert touched <= WRITTEN
         assert set(written) <= {"$set", "$unset", "$inc", "$rename"}
@@ -143,6 +144,15 @@ def test_a_first_loss_counts_a_crash_and_gives_the_attempt_back() -> None:  # F1
 
 def test_a_later_loss_counts_both() -> None:
     assert update(Retried(failure=LOST, next_retry_at=LATER), lost=True)["$inc"] == {"crashes": 1}
+
+
+def test_the_death_of_the_process_a_function_had_for_itself_is_a_crash_and_an_attempt() -> None:
+    (_, plain), (_, cancelled) = statements(settled(Retried(failure=LOST, next_retry_at=LATER), crashed=True), now=NOW)
+
+    for written in (plain, cancelled):
+        assert written["$inc"] == {"crashes": 1}
+        assert len(written["$set"]["attempt_log"]) == 1
+        assert "crashes" not in written["$set"]
 
 
 @pytest.mark.parametrize(("failure", "forgets"), [(BROKE, True), (LOST, False)])

@@ -17,6 +17,7 @@ import pytest
 from tests.conftest import T0
 from tests.unit.make import a_claimed_task, eventually
 from tidemill import TaskContext
+from tidemill.conclusions import Raised, Returned
 from tidemill.registry import TaskType
 from tidemill.slots import Ended, Slots
 
@@ -49,10 +50,9 @@ def run(slots: Slots, function: Callable[..., Any], **fields: Any) -> Ended:
 
 
 def test_a_function_runs_on_a_thread_of_its_own_and_its_result_comes_back(slots: Slots) -> None:
-    ended = run(slots, lambda payload, _: (payload["a"], threading.current_thread().name), payload={"a": 1})
+    ended = run(slots, lambda payload, _: [payload["a"], threading.current_thread().name], payload={"a": 1})
 
-    assert ended.result == (1, "tidemill-slot")
-    assert ended.error is None
+    assert ended.conclusion == Returned([1, "tidemill-slot"])
     assert ended.running.started_at == T0
     assert timedelta(0) <= ended.duration < timedelta(seconds=5)
 
@@ -113,16 +113,15 @@ ENDS: dict[str, Callable[..., Any]] = {  # F48
 def test_whatever_a_function_raises_is_kept_and_the_next_three_run(slots: Slots, end: str) -> None:
     ended = run(slots, ENDS[end])
 
-    assert isinstance(ended.error, BaseException)
-    assert ended.result is None
-    assert [run(slots, lambda *_: "good").result for _ in range(3)] == ["good"] * 3
+    assert isinstance(ended.conclusion, Raised)
+    assert [run(slots, lambda *_: "good").conclusion for _ in range(3)] == [Returned("good")] * 3
     assert slots.free == 2
 
 
 def test_an_event_loop_of_a_functions_own_works_off_the_main_thread(slots: Slots) -> None:
     ended = run(slots, lambda *_: asyncio.run(asyncio.sleep(0, "done")))
 
-    assert ended.result == "done"
+    assert ended.conclusion == Returned("done")
 
 
 def test_as_many_run_at_a_time_as_there_are_slots(slots: Slots) -> None:
@@ -156,7 +155,7 @@ def test_nothing_that_ended_is_waited_for_only_so_long(slots: Slots) -> None:
 
 
 def test_threads_are_used_again(slots: Slots) -> None:
-    first, second = (run(slots, lambda *_: threading.get_ident()).result for _ in range(2))
+    first, second = (run(slots, lambda *_: threading.get_ident()).conclusion for _ in range(2))
 
     assert first == second
 
@@ -166,13 +165,13 @@ def test_what_one_task_sets_in_its_context_the_next_does_not_see(slots: Slots) -
         decimal.getcontext().prec = 1
         SEEN.set("spoilt")
 
-    def looks(*_: object) -> tuple[str, str]:
-        return str(decimal.Decimal(1) / 3), SEEN.get()
+    def looks(*_: object) -> list[str]:
+        return [str(decimal.Decimal(1) / 3), SEEN.get()]
 
     SEEN.set("of the main thread")
     run(slots, spoils)
 
-    assert run(slots, looks).result == ("0." + "3" * 28, "nothing")
+    assert run(slots, looks).conclusion == Returned(["0." + "3" * 28, "nothing"])
     assert SEEN.get() == "of the main thread"
 
 
@@ -187,8 +186,8 @@ def test_a_slot_goes_on_while_a_thread_of_a_function_does(slots: Slots) -> None:
         threading.Thread(target=outlives, daemon=True).start()
         return "returned"
 
-    assert run(slots, leaves_a_thread).result == "returned"
-    assert run(slots, lambda *_: "next").result == "next"
+    assert run(slots, leaves_a_thread).conclusion == Returned("returned")
+    assert run(slots, lambda *_: "next").conclusion == Returned("next")
     assert slots.leftovers() == 0
     gate.set()
     assert eventually(lambda: late == ["wrote"])
@@ -210,7 +209,10 @@ def test_cancellation_is_told_to_the_one_that_was_asked(slots: Slots) -> None:
     ended = [*slots.ended(wait=5)]
     while len(ended) < 2:
         ended += slots.ended(wait=5)
-    assert {one.running is first: one.result for one in ended} == {True: True, False: False}
+    assert {one.running is first: one.conclusion for one in ended} == {
+        True: Returned(result=True),
+        False: Returned(result=False),
+    }
 
 
 def test_closing_lets_every_thread_end_once_its_function_has(slots: Slots) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 import threading
@@ -13,31 +14,22 @@ from typing import Any
 import pytest
 
 from tests.conftest import T0
-from tests.unit.make import a_claimed_task, eventually
+from tests.unit.make import Moved, a_claimed_task, eventually
 from tidemill import TaskTimeoutError
+from tidemill.conclusions import Returned
 from tidemill.registry import TaskType
 from tidemill.slots import Running, Slots
 
 SECOND = timedelta(seconds=1)
 
 
-class Time:
-    """A monotonic clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> Moved:
+    return Moved()
 
 
 @pytest.fixture
-def clock() -> Time:
-    return Time()
-
-
-@pytest.fixture
-def slots(clock: Time) -> Iterator[Slots]:
+def slots(clock: Moved) -> Iterator[Slots]:
     made = Slots(2, monotonic=clock)
     yield made
     made.close()
@@ -76,7 +68,7 @@ def start(slots: Slots, function: Callable[..., Any], *, timeout: timedelta = SE
     return slots.running[-1]
 
 
-def test_what_has_time_left_is_left_alone(slots: Slots, clock: Time) -> None:
+def test_what_has_time_left_is_left_alone(slots: Slots, clock: Moved) -> None:
     stuck = Stuck()
     start(slots, stuck)
     clock.now += 0.999
@@ -84,11 +76,11 @@ def test_what_has_time_left_is_left_alone(slots: Slots, clock: Time) -> None:
     assert slots.overdue() == []
     stuck.go.set()
     [ended] = slots.ended(wait=5)
-    assert ended.result == "late"
+    assert ended.conclusion == Returned("late")
     assert ended.duration == timedelta(seconds=0.999)
 
 
-def test_what_has_none_is_given_up_and_interrupted(slots: Slots, clock: Time) -> None:
+def test_what_has_none_is_given_up_and_interrupted(slots: Slots, clock: Moved) -> None:
     stuck = Stuck()
     running = start(slots, stuck)
     clock.now += 1
@@ -97,13 +89,13 @@ def test_what_has_none_is_given_up_and_interrupted(slots: Slots, clock: Time) ->
 
     assert slots.free == 2
     assert stuck.gone.wait(5)
-    assert [type(error) for error in stuck.caught] == [TaskTimeoutError]
+    assert [isinstance(error, TaskTimeoutError) for error in stuck.caught] == [True]
     assert eventually(lambda: slots.leftovers() == 0)
     assert slots.ended(wait=0) == []
     assert slots.overdue() == []
 
 
-def test_a_late_result_is_thrown_away(slots: Slots, clock: Time) -> None:  # F52
+def test_a_late_result_is_thrown_away(slots: Slots, clock: Moved) -> None:  # F52
     stuck = Stuck(swallows=1)
     start(slots, stuck)
     clock.now += 1
@@ -118,7 +110,7 @@ def test_a_late_result_is_thrown_away(slots: Slots, clock: Time) -> None:  # F52
     assert slots.ended(wait=0.01) == []
 
 
-def test_others_run_on_while_one_will_not_stop(slots: Slots, clock: Time) -> None:
+def test_others_run_on_while_one_will_not_stop(slots: Slots, clock: Moved) -> None:
     stuck = Stuck(swallows=1)
     start(slots, stuck)
     clock.now += 1
@@ -126,13 +118,13 @@ def test_others_run_on_while_one_will_not_stop(slots: Slots, clock: Time) -> Non
 
     for _ in range(3):
         start(slots, lambda *_: "good")
-        assert [one.result for one in slots.ended(wait=5)] == ["good"]
+        assert [one.conclusion for one in slots.ended(wait=5)] == [Returned("good")]
 
     assert slots.leftovers() == 1
     stuck.go.set()
 
 
-def test_the_slots_of_what_will_not_stop_are_replaced(slots: Slots, clock: Time) -> None:
+def test_the_slots_of_what_will_not_stop_are_replaced(slots: Slots, clock: Moved) -> None:
     stuck = [Stuck(swallows=1) for _ in range(6)]
     for pair in (stuck[0:2], stuck[2:4], stuck[4:6]):
         for one in pair:
@@ -147,7 +139,7 @@ def test_the_slots_of_what_will_not_stop_are_replaced(slots: Slots, clock: Time)
     assert eventually(lambda: slots.leftovers() == 0)
 
 
-def test_only_what_is_overdue_is_interrupted(slots: Slots, clock: Time) -> None:
+def test_only_what_is_overdue_is_interrupted(slots: Slots, clock: Moved) -> None:
     late, early = Stuck(), Stuck()
     given_up = start(slots, late)
     kept = start(slots, early, timeout=3 * SECOND)
@@ -162,7 +154,7 @@ def test_only_what_is_overdue_is_interrupted(slots: Slots, clock: Time) -> None:
     assert early.caught == []
 
 
-def test_a_result_that_is_on_its_way_when_time_runs_out_is_taken(slots: Slots, clock: Time) -> None:
+def test_a_result_that_is_on_its_way_when_time_runs_out_is_taken(slots: Slots, clock: Moved) -> None:
     running = start(slots, lambda *_: "just in time")
     assert eventually(lambda: slots._outbox.qsize() == 1)
     clock.now += 1
@@ -170,10 +162,10 @@ def test_a_result_that_is_on_its_way_when_time_runs_out_is_taken(slots: Slots, c
     assert slots.overdue() == []
     assert slots.running == [running]
     [ended] = slots.ended(wait=0)
-    assert (ended.result, ended.error) == ("just in time", None)
+    assert ended.conclusion == Returned("just in time")
 
 
-def test_a_function_that_cleans_up_for_long_is_a_leftover_meanwhile(slots: Slots, clock: Time) -> None:
+def test_a_function_that_cleans_up_for_long_is_a_leftover_meanwhile(slots: Slots, clock: Moved) -> None:
     hold, cleaning = threading.Event(), threading.Event()
     stuck = Stuck()
 
@@ -195,7 +187,7 @@ def test_a_function_that_cleans_up_for_long_is_a_leftover_meanwhile(slots: Slots
     assert eventually(lambda: slots.leftovers() == 0)
 
 
-def test_the_next_deadline_is_the_earliest(slots: Slots, clock: Time) -> None:
+def test_the_next_deadline_is_the_earliest(slots: Slots, clock: Moved) -> None:
     assert slots.next_deadline() is None
     first, second = Stuck(), Stuck()
 
@@ -218,16 +210,23 @@ def no_callbacks() -> Iterator[None]:
     gc.callbacks[:] = callbacks
 
 
+async def short(*_: object) -> int:
+    await asyncio.sleep(0)
+    return sum(range(50))
+
+
+async def leaves_some(*_: object) -> int:
+    return len([asyncio.ensure_future(short()) for _ in range(3)])
+
+
 @pytest.mark.usefixtures("no_callbacks")
-def test_no_interruption_escapes_its_thread_wherever_it_lands(clock: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("functions", [[lambda *_: sum(range(50))], [short, leaves_some]], ids=["sync", "async"])
+def test_no_interruption_escapes_its_thread_wherever_it_lands(
+    clock: Moved, monkeypatch: pytest.MonkeyPatch, functions: list[Callable[..., Any]]
+) -> None:
     escaped: list[object] = []
-
-    def note(seen: Any) -> None:  # other tests' garbage may be found meanwhile
-        if seen.exc_type is TaskTimeoutError:
-            escaped.append(seen)
-
-    monkeypatch.setattr(threading, "excepthook", note)
-    monkeypatch.setattr(sys, "unraisablehook", note)
+    monkeypatch.setattr(threading, "excepthook", escaped.append)
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # it may land in what Python calls for a dead object
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)  # threads meet everywhere
     slots, heard, given_up = Slots(8, monotonic=clock), 0, 0
@@ -235,13 +234,14 @@ def test_no_interruption_escapes_its_thread_wherever_it_lands(clock: Time, monke
 
     while slots.running or time.monotonic() < until:
         while slots.free and time.monotonic() < until:
-            start(slots, lambda *_: sum(range(50)), timeout=timedelta(0))
+            start(slots, functions[slots.free % len(functions)], timeout=timedelta(0))
         given_up += len(slots.overdue())
+        clock.now += 1
         heard += len(slots.ended(wait=0))
     sys.setswitchinterval(interval)
 
+    assert slots.leftovers(wait=10) == 0
     slots.close()
-    assert eventually(lambda: slots.leftovers() == 0)
     assert heard
     assert given_up
     assert escaped == []

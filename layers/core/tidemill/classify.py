@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import PurePath
 from typing import Final, TypeAlias
 
 from tidemill.errors import MAX_RETRY_AFTER, Fail, Retry, Snooze
-from tidemill.model import LATEST, Failure, Snoozed
+from tidemill.model import EARLIEST, LATEST, Failure, Snoozed
 
 NOT_RETRIED = frozenset({"ValidationError", "NotFoundError", "UnauthorizedError", "ForbiddenError", "SyntaxError"})
 MAX_MESSAGE = 2000
@@ -35,13 +35,13 @@ COMMON: Final = Rules()
 def classify(error: BaseException, rules: Rules = COMMON) -> Failure:
     """Describe *error* as a failure; never raises, however hostile the exception object is.
 
-    ``Retry`` and ``Fail`` decide for themselves; of any other exception `is_retried` says. See `snoozed` for what
-    is no failure.
+    ``Retry`` and ``Fail`` decide for themselves; of any other exception `is_retried` says. See `asked_snooze` for
+    what is no failure.
     """
     try:
         return _judged(error, rules)
     except BaseException:  # noqa: BLE001 - a hostile object may raise anything when it is looked at, exits included
-        return Failure(message="an exception that cannot be looked at", code="Exception")
+        return Failure(message="an exception that cannot be looked at", code=_code(error))
 
 
 def is_retried(kind: type[BaseException], rules: Rules = COMMON) -> bool:
@@ -61,24 +61,32 @@ def is_retried(kind: type[BaseException], rules: Rules = COMMON) -> bool:
     return True
 
 
-def snoozed(error: BaseException, *, now: datetime) -> Snoozed | None:
-    """Return the snooze that *error* asks for, within the calendar, or ``None`` where it is no `Snooze`.
+def asked_snooze(error: BaseException) -> datetime | timedelta | None:
+    """Return when *error* asks to be run again, or ``None`` where it is no `Snooze`; never raises.
 
-    One that was changed to say nonsense is none: then it is a failure like any other exception.
+    A plain moment in UTC, or a plain span, within the calendar. One that was changed to say nonsense is none: then
+    it is a failure like any other exception.
     """
-    until = getattr(error, "until", None) if issubclass(type(error), Snooze) else None
+    if not issubclass(type(error), Snooze):
+        return None
+    try:
+        return _plain(getattr(error, "until", None))
+    except BaseException:  # noqa: BLE001 - a hostile heir may raise anything when it is looked at, exits included
+        return None
+
+
+def snoozed(until: datetime | timedelta, *, now: datetime) -> Snoozed:
+    """Return the snooze that was asked for, within the calendar and never shorter than ``MIN_SNOOZE``."""
     if isinstance(until, timedelta):
         return Snoozed(until=now + min(max(until, MIN_SNOOZE), LATEST - now))
-    if isinstance(until, datetime) and until.utcoffset() is not None:
-        return Snoozed(until=min(max(until, now + MIN_SNOOZE), LATEST))
-    return None
+    return Snoozed(until=min(max(until, now + MIN_SNOOZE), LATEST))
 
 
 def describe(error: BaseException) -> str:
     """Return ``Type: message (file:line in function)`` of the innermost frame, in storable, bounded text."""
     name = type_name(error) or "exception without a name"
     try:
-        text = str(error)
+        text = str.__str__(str(error))  # plain: an heir of str may do anything
     except BaseException as broken:  # noqa: BLE001 - a hostile __str__ may raise anything, exits included
         text = f"(its text cannot be had: {type_name(broken)})"
     return bounded(f"{name}: {text}" if text else name, MAX_MESSAGE - MAX_WHERE) + _where(error)
@@ -94,6 +102,7 @@ def bounded(text: str, limit: int) -> str:
 
     The middle goes: the first line says what, the end often says why.
     """
+    text = str.__str__(text)  # plain: an heir of str may do anything
     if len(text) > limit:
         tail = limit // 4
         text = f"{text[: limit - tail - 5]} ... {text[-tail:]}"
@@ -134,7 +143,22 @@ def _given_code(error: Retry | Fail) -> str:
 
 def _wait(error: Retry) -> timedelta | None:
     after = getattr(error, "after", None)
-    return min(max(after, timedelta(0)), MAX_RETRY_AFTER) if isinstance(after, timedelta) else None
+    return min(max(_span(after), timedelta(0)), MAX_RETRY_AFTER) if isinstance(after, timedelta) else None
+
+
+def _plain(until: object) -> datetime | timedelta | None:
+    """Return *until* as a value of the class itself: heirs of it may do anything when they are reckoned with."""
+    if isinstance(until, timedelta):
+        return min(_span(until), LATEST - EARLIEST)
+    if not isinstance(until, datetime) or (offset := until.utcoffset()) is None:
+        return None
+    clock = (until.hour, until.minute, until.second, until.microsecond)
+    there = datetime(until.year, until.month, until.day, *clock, tzinfo=timezone(_span(offset)))
+    return min(max(there, EARLIEST), LATEST).astimezone(UTC)
+
+
+def _span(span: timedelta) -> timedelta:
+    return timedelta(span.days, span.seconds, span.microseconds)
 
 
 def _code(error: BaseException) -> str:

@@ -93,6 +93,18 @@ class RefusedError(TidemillError):
         super().__init__(f"MongoDB refuses the operation ({code})")
 
 
+class IsolationError(TidemillError):
+    """A task function was to have a process of its own and there is none; the function has not started.
+
+    Attributes:
+        reason: What stands in the way.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the function could not be given a process of its own: {reason}")
+
+
 class UnsupportedServerError(TidemillError):
     """The server only looks like MongoDB."""
 

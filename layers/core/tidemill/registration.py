@@ -5,6 +5,7 @@ Each function raises ``RegistrationError`` where something cannot work; the mess
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import typing
@@ -22,9 +23,6 @@ from tidemill.retry import PRESET_EXPECTED, PRESETS
 
 _MIN_SEC: Final = 0.1
 """The shortest timeout, as for a task."""
-
-_RUN_NOTHING: Final = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
-"""What tells functions whose mere call runs nothing."""
 
 
 def require_name(name: object) -> None:
@@ -51,11 +49,11 @@ def retry_policy(retry: object, name: str) -> RetryPolicy | None:
     raise RegistrationError(f"the retry of {name!r} {PRESET_EXPECTED}, or a RetryPolicy")
 
 
-def http_allowed(http: object, name: str) -> bool:
-    """Return whether the task *name* is open to HTTP; a text would be true whatever it says."""
-    if isinstance(http, bool):
-        return http
-    raise RegistrationError(f"the http of {name!r} must be True or False")
+def switch(value: object, option: str, name: str) -> bool:
+    """Return the *option* of the task *name* that is on or off; a text would be on whatever it says."""
+    if isinstance(value, bool):
+        return value
+    raise RegistrationError(f"the {option} of {name!r} must be True or False")
 
 
 def rules(fail_on: Kind | Iterable[Kind], retry_on: Kind | Iterable[Kind], name: str) -> Rules:
@@ -69,9 +67,10 @@ def rules(fail_on: Kind | Iterable[Kind], retry_on: Kind | Iterable[Kind], name:
 
 def positional(function: object, name: str) -> list[inspect.Parameter]:
     """Return the parameters that take the payload and, where there are two, the context."""
-    if any(is_of_kind(function) for is_of_kind in _RUN_NOTHING):
+    called = _called(function)
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise RegistrationError(
-            f"the task function {name!r} is async or a generator, which no executor runs yet: use a plain def"
+            f"the task function {name!r} yields, so that calling it does nothing: use a def or async def that returns"
         )
     parameters = list(inspect.signature(function).parameters.values()) if callable(function) else []
     usable = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -86,7 +85,7 @@ def positional(function: object, name: str) -> list[inspect.Parameter]:
 def payload_model(function: Callable[..., Any], parameter: str) -> type[BaseModel] | None:
     """Return the Pydantic model that *parameter* is annotated with, or ``None`` where it is no model."""
     try:
-        annotation = typing.get_type_hints(function).get(parameter)
+        annotation = typing.get_type_hints(_called(function)).get(parameter)
     except Exception as error:  # resolving it runs whatever it says
         raise RegistrationError(f"an annotation of {place(function)} cannot be resolved: {error}") from error
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
@@ -94,9 +93,24 @@ def payload_model(function: Callable[..., Any], parameter: str) -> type[BaseMode
 
 def place(function: Callable[..., Any]) -> str:
     """Return where *function* was written, as a person looks for it."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{function.__module__}.{name}" + (f" (line {code.co_firstlineno})" if code else "")
+    called: Any = _called(function)
+    code = getattr(inspect.unwrap(called), "__code__", None)
+    name = getattr(called, "__qualname__", type(called).__qualname__)
+    return f"{called.__module__}.{name}" + (f" (line {code.co_firstlineno})" if code else "")
+
+
+def is_the_same(function: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Tell whether both are one function, be it of a module that was imported twice."""
+    are_written = _called(function) is function and _called(other) is other  # partials and objects are made
+    return function is other or (are_written and place(function) == place(other))
+
+
+def _called(function: object) -> object:
+    """Return what runs when *function* is called: what a partial wraps; of an object its ``__call__``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    is_itself = inspect.isroutine(function) or inspect.isclass(function)
+    return function if is_itself else inspect.getattr_static(type(function), "__call__", function)
 
 
 def _kinds(given: Kind | Iterable[Kind], where: str) -> frozenset[Kind]:

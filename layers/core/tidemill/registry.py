@@ -57,11 +57,12 @@ class TaskType:
     retry: RetryPolicy | None = None
     rules: Rules = COMMON
     http: bool = False
+    isolate: bool = False
     payload_model: type[BaseModel] | None = None
     takes_context: bool = True
 
     def call(self, payload: dict[str, Any], ctx: TaskContext) -> Any:  # noqa: ANN401 - the function decides
-        """Run the function.
+        """Call the function; of an ``async def`` what is returned is still to be awaited.
 
         Raises:
             Fail: The payload does not fit its model; the text repeats no value of it.
@@ -87,11 +88,13 @@ class Registry:
         fail_on: Kind | Iterable[Kind] = (),
         retry_on: Kind | Iterable[Kind] = (),
         http: bool = False,
+        isolate: bool = False,
     ) -> Callable[[_F], _F]:
         """Register the decorated function, which stays as it is, under *name*.
 
         It is called as ``function(payload, ctx)``, or ``function(payload)`` where it takes one argument. A
-        payload annotated with a Pydantic model is validated first.
+        payload annotated with a Pydantic model is validated first. An ``async def`` runs on an event loop of its
+        thread's; what it leaves running there is cancelled when it returns.
 
         Args:
             name: How tasks name it: letters, digits, ``_``, ``.`` and ``-``, up to 100.
@@ -102,6 +105,8 @@ class Registry:
             retry_on: Exceptions that are tried again, though by their name, or for one of their bases, they would not
                 be. Of several classes that apply to an exception, the one nearest to it decides.
             http: Whether tasks of this name may be enqueued over HTTP.
+            isolate: Whether each run gets a process of its own, where executors can give it one: it may then crash,
+                hang or eat memory as it likes, and is killed at its timeout.
 
         Raises:
             RegistrationError: The function or an option cannot work; the message says what to do.
@@ -117,7 +122,8 @@ class Registry:
                     timeout=registration.kept_timeout(timeout, name),
                     retry=registration.retry_policy(retry, name),
                     rules=registration.rules(fail_on, retry_on, name),
-                    http=registration.http_allowed(http, name),
+                    http=registration.switch(http, "http", name),
+                    isolate=registration.switch(isolate, "isolate", name),
                     payload_model=registration.payload_model(function, parameters[0].name),
                     takes_context=len(parameters) > 1,
                 )
@@ -138,7 +144,7 @@ class Registry:
 
     def _add(self, new: TaskType) -> None:
         old = self._types.get(new.name)
-        if old is not None and place(old.function) != place(new.function):
+        if old is not None and not registration.is_the_same(old.function, new.function):
             raise RegistrationError(
                 f"two functions are registered as {new.name!r}: {place(old.function)} and {place(new.function)}; "
                 "rename one"

@@ -29,7 +29,8 @@ class Settlement:
     """How the leased attempt at *task* ended.
 
     ``run`` is ``None`` where it never started: then the attempt is refunded and the log stays as it is.
-    ``lost`` says that its worker vanished: the crash is counted. ``bare`` leaves out what might not fit into a
+    ``lost`` says that its worker vanished, ``crashed`` that the process it had for itself died: either is counted as a
+    crash, and only the former leaves open how long it ran. ``bare`` leaves out what might not fit into a
     document near 16 MiB: result, message and log. ``reclaimer`` is the one run of reclaim that settles it.
     """
 
@@ -37,8 +38,14 @@ class Settlement:
     outcome: Outcome
     run: Run | None = None
     lost: bool = False
+    crashed: bool = False
     bare: bool = False
     reclaimer: str | None = None
+
+    @property
+    def is_crash(self) -> bool:
+        """Whether the function may have taken its process with it."""
+        return self.lost or self.crashed
 
     @property
     def signature(self) -> str | None:
@@ -88,7 +95,7 @@ def _update(settlement: Settlement, outcome: Outcome, *, now: datetime) -> dict[
     counts = _counts(settlement, outcome)
     if counts:
         update["$inc"] = counts
-    if not settlement.lost and settlement.run is not None and _given_by_function(outcome):
+    if not settlement.is_crash and settlement.run is not None and _given_by_function(outcome):
         values["crashes"] = 0
     if isinstance(outcome, Cancelled):
         update["$rename"] = {"idempotency_key": "released_key"}
@@ -125,7 +132,7 @@ def _counts(settlement: Settlement, outcome: Outcome) -> dict[str, int]:
         return {}  # its counters may be no numbers
     refunded = settlement.run is None or isinstance(outcome, Snoozed)
     counts = {"attempts": -1} if refunded and not isinstance(outcome, Succeeded) else {}
-    return counts | ({"crashes": 1} if settlement.lost else {})
+    return counts | ({"crashes": 1} if settlement.is_crash else {})
 
 
 def _given_by_function(outcome: Outcome) -> bool:

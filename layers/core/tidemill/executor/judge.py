@@ -21,14 +21,14 @@ class Judge:
         self._loads = Loads(runtime.tasks, runtime.options, monotonic=runtime.monotonic)
 
     def ended(self, ended: Ended) -> Settlement:
-        """Return how the attempt of a function that returned or raised is settled."""
+        """Return how the attempt of a function that was called is settled. One that was not is to be given back."""
         now = self._runtime.clock.now()
         terms = self._terms(ended.running.task, now=now)
         settlement = after_end(ended, terms, now=now, draw=self._runtime.rng.random())
         return self._noted(settlement, ended.running)
 
     def late(self, late: Running) -> Settlement:
-        """Return how the attempt of a function that ran past its deadline is settled."""
+        """Return how the attempt of a function that was given up is settled."""
         now = self._runtime.clock.now()
         terms = self._terms(late.task, now=now)
         return self._noted(after_timeout(late, terms, now=now, draw=self._runtime.rng.random()), late)
