@@ -1,0 +1,126 @@
+"""Ways to run hostile functions, and to see what is left of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.unit.make import eventually
+from tests.unit.mongod.mongods import alive
+from tidemill.conclusions import Conclusion
+from tidemill.errors import IsolationError
+from tidemill.isolation import IsolatedRun, Isolation, Nursery
+
+PACKAGE = "tests.isolation.hostile_tasks"
+PLAIN = "tests.isolation.plain_tasks"
+LONG = 60.0
+SECOND = timedelta(seconds=1)
+
+
+Package = Callable[[str], str]
+"""Makes a package of one module with this source, and returns its name."""
+
+
+class MakeNursery(Protocol):
+    """Makes a nursery that is closed at the end of the test."""
+
+    def __call__(self, package: str = PACKAGE, **spans: timedelta) -> Nursery: ...
+
+
+class Run(Protocol):
+    def __call__(self, name: str, *, timeout: float = LONG, **payload: Any) -> Conclusion: ...
+
+
+def an_order(name: str, payload: dict[str, Any] | None = None, *, timeout: float = LONG, **fields: Any) -> IsolatedRun:
+    """The first run of ``hostile.name``, but for *fields*."""
+    usual: dict[str, Any] = {"task_id": 1, "attempt": 1, "is_last_attempt": False}
+    return IsolatedRun(
+        name=f"hostile.{name}", payload=payload or {}, timeout=timedelta(seconds=timeout), **(usual | fields)
+    )
+
+
+def runner(isolation: Isolation) -> Run:
+    """What runs a function by the last part of its name."""
+
+    def run(name: str, *, timeout: float = LONG, **payload: Any) -> Conclusion:
+        return isolation.run(an_order(name, payload, timeout=timeout), cancelled=threading.Event())
+
+    return run
+
+
+def sooner_or_later(nursery: Nursery, name: str) -> Conclusion:
+    """What comes of the first run that is not too late to begin."""
+    ends: list[Conclusion | BaseException] = []
+
+    def concludes() -> bool:
+        ends.append(begin(nursery, an_order(name)).end())
+        return not isinstance(ends[-1], IsolationError)
+
+    assert eventually(concludes, within=60)
+    assert not isinstance(ends[-1], BaseException)
+    return ends[-1]
+
+
+@dataclass
+class Background:
+    """A run on a thread: what came of it, once that is known."""
+
+    thread: threading.Thread
+    ends: list[Conclusion | BaseException]
+
+    def end(self) -> Conclusion | BaseException:
+        """Wait for what comes of it."""
+        self.thread.join(30)
+        assert not self.thread.is_alive(), "the run hangs"
+        [end] = self.ends
+        return end
+
+
+def begin(isolation: Isolation, order: IsolatedRun, *, cancelled: threading.Event | None = None) -> Background:
+    """Run *order* on a thread of its own."""
+    ends: list[Conclusion | BaseException] = []
+
+    def run() -> None:
+        try:
+            ends.append(isolation.run(order, cancelled=cancelled or threading.Event()))
+        except BaseException as error:  # noqa: BLE001 - that is what came of it
+            ends.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return Background(thread, ends)
+
+
+class Trace:
+    """The file in which a function tells which processes there are."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "trace"
+
+    @property
+    def path(self) -> str:
+        return str(self._file)
+
+    def is_told(self) -> bool:
+        """Whether the function has run so far."""
+        return self._file.exists()
+
+    def pids(self) -> list[int]:
+        """Wait until it is told."""
+        assert eventually(self.is_told, within=20)
+        return [int(pid) for pid in self._file.read_text().split()]
+
+
+def all_gone(*pids: int) -> bool:
+    """Whether none of *pids* runs any more, within a while."""
+    return eventually(lambda: not any(map(alive, pids)), within=10)
+
+
+def helper_of(nursery: Nursery) -> int:
+    """The process id of the helper."""
+    assert nursery._helper is not None
+    return nursery._helper.result().pid

@@ -1,0 +1,110 @@
+"""What a function finds around it, and that nothing of it is left for the next."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.isolation.runs import Run, Trace, an_order, begin, runner
+from tidemill.conclusions import Crashed, Raised, Returned
+from tidemill.isolation import Nursery
+
+NO_SEMAPHORES = """
+import _multiprocessing, sys
+
+def refuse(*_, **__):
+    raise OSError(38, "Function not implemented")
+
+_multiprocessing.SemLock = refuse
+sys.modules["multiprocessing.synchronize"] = None
+"""
+
+
+def test_what_a_function_changes_the_next_does_not_see(run: Run) -> None:  # F53
+    before = run("looks")
+
+    assert run("spoils") == Returned(None)
+
+    assert isinstance(before, Returned)
+    assert before.result["module"] == []
+    assert run("looks") == before
+
+
+def test_what_a_function_changes_the_executor_does_not_see(run: Run) -> None:
+    here = Path.cwd()
+
+    run("spoils")
+
+    assert (Path.cwd(), os.environ.get("SPOILT")) == (here, None)
+
+
+def test_signals_that_the_executor_ignores_have_their_usual_effect_on_a_function(nursery: Nursery) -> None:
+    ignored = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert runner(nursery)("signal", number=int(signal.SIGTERM)) == Crashed("its process was killed by SIGTERM")
+        interrupted = runner(nursery)("signal", number=int(signal.SIGINT))
+    finally:
+        for number, handler in ignored.items():
+            signal.signal(number, handler)
+
+    assert isinstance(interrupted, Raised)
+    assert interrupted.failure.code == "KeyboardInterrupt"
+
+
+def test_it_works_where_sockets_have_a_timeout_by_default(nursery: Nursery, trace: Trace) -> None:  # F53
+    cancelled = threading.Event()
+    socket.setdefaulttimeout(0.001)
+    try:
+        assert runner(nursery)("length", text="x" * 10**6) == Returned(10**6)
+        running = begin(nursery, an_order("waits", {"trace": trace.path}), cancelled=cancelled)
+        trace.pids()
+        cancelled.set()
+        assert running.end() == Returned("stopped")
+    finally:
+        socket.setdefaulttimeout(None)
+
+
+def test_it_works_where_there_are_no_semaphores(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_SEMAPHORES)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # for the helper; in this process:
+    for name in ("_multiprocessing", "multiprocessing.synchronize"):
+        monkeypatch.setitem(sys.modules, name, None)
+    run = runner(nursery)
+
+    refused = run("locks")
+
+    assert isinstance(refused, Raised)
+    assert refused.failure.code == "ModuleNotFoundError"
+    assert run("echo", a=1) == Returned({"payload": {"a": 1}, "task_id": 1, "attempt": 1, "is_last": False})
+    together = [begin(nursery, an_order("naps", {"seconds": 0.1})) for _ in range(4)]
+    assert [one.end() for one in together] == [Returned(0.1)] * 4
+
+
+def test_nothing_printed_gets_into_a_socket_where_the_standard_files_are_closed(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    program = (
+        "from datetime import timedelta\n"
+        "from pathlib import Path\n"
+        "from tests.isolation.runs import PACKAGE, runner\n"
+        "from tidemill.isolation import Nursery\n"
+        "nursery = Nursery(PACKAGE, begin_within=timedelta(seconds=60))\n"
+        "run = runner(nursery)\n"
+        "ends = [run('writes', text='garbage' * 100), run('noop')]\n"
+        f"Path({str(told)!r}).write_text(repr(ends))\n"
+        "nursery.close()\n"
+    )
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+
+    shell = ["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, program]
+    assert subprocess.run(shell, env=environment, timeout=60, check=False).returncode == 0
+
+    assert told.read_text() == "[Returned(result=None), Returned(result=None)]"
