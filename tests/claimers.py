@@ -15,7 +15,7 @@ from tidemill.executor.claimer import Claimer
 from tidemill.executor.report import Report
 from tidemill.executor.retry_caps import RetryCaps
 from tidemill.executor.serving import Serving
-from tidemill.model import Malformed, Task
+from tidemill.model import Malformed, Task, TaskId
 from tidemill.store import Tasks
 
 LEASE = timedelta(minutes=2)
@@ -26,6 +26,7 @@ def a_claimer(
     *,
     owner: str = "A",
     queues: Sequence[str] = (),
+    avoided: Sequence[TaskId] = (),
     caps: RetryCaps | None = None,
     monotonic: Callable[[], float] = time.monotonic,
     **choices: Any,
@@ -37,7 +38,9 @@ def a_claimer(
         owner=owner,
         lease_until=lambda: T0 + LEASE,
         queues=queues,
+        lanes=serving.lanes,
         serving=lambda _: serving,
+        avoided=lambda: avoided,
         caps=caps or the_caps(tasks, owner=owner),
         report=Report(),
         rng=random.Random(1),

@@ -153,16 +153,15 @@ def test_a_claimer_that_comes_too_late_looks_in_a_wider_window(
     assert [task.id for task in spread.tasks] != sorted([*free, *(task.id for task in spread.tasks)])[:10]
 
 
-def test_a_task_whose_worker_vanished_is_named_and_not_taken(tasks: Tasks, now: datetime) -> None:
-    suspect, innocent = add(tasks, [document(now, crashes=1, due_at=now - SECOND), document(now)])
+def test_what_is_to_be_left_alone_is_left_alone_and_read_over(tasks: Tasks, now: datetime) -> None:
+    *avoided, other = add(tasks, [document(now - SECOND), document(now - SECOND), document(now)])
 
-    taken = claim(tasks, now)
+    taken = claims.claim(tasks, _fresh(), limit=1, lease=lease(now), now=now, rng=random.Random(1), without=avoided)
+    again = claims.claim(tasks, taken.scan, limit=1, lease=lease(now), now=now, rng=random.Random(1), without=avoided)
 
-    assert [task.id for task in taken.tasks] == [innocent]
-    assert [task.id for task in taken.suspects] == [suspect]
-    assert stored(tasks, suspect)["status"] == "pending"
-    [alone] = claims.take(tasks, [suspect], lease=lease(now), now=now, suspects=True).tasks
-    assert alone.id == suspect
+    assert [task.id for task in taken.tasks] == [other]
+    assert (again.tasks, again.dry) == ((), True)
+    assert {stored(tasks, one)["status"] for one in avoided} == {"pending"}
 
 
 @pytest.mark.parametrize("attempts", ["3", None, [3], True, -1, 2**31 - 1, 2**63 - 1, {"n": 1}])

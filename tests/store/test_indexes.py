@@ -94,11 +94,12 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "get": lambda on: lookups.get(on.tasks, on.held[0].id),
     "cancel": lambda on: lookups.cancel(on.tasks, on.held[3].id, now=on.now),
     "asked_to_stop": lambda on: lookups.asked_to_stop(on.tasks, "A"),
+    "next_due": lambda on: lookups.next_due(on.tasks, now=on.now, until=on.now + timedelta(seconds=10), limit=5),
     "expired_leases": lambda on: losses.expired_leases(on.tasks, before=on.now, limit=5),
     "leaseless": lambda on: losses.leaseless(on.tasks, limit=5),
     "held_by": lambda on: losses.held_by(on.tasks, "nobody", limit=5),
     "strays": lambda on: sweeps.strays(on.tasks, limit=5),
-    "adopt": lambda on: sweeps.adopt(on.tasks, on.held[0].id, {"lane": "fresh"}),
+    "adopt": lambda on: sweeps.adopt(on.tasks, [(on.held[0].id, {"lane": "fresh"})]),
     "quarantine": lambda on: sweeps.quarantine(
         on.tasks, Malformed(id=on.held[0].id, problem="x", lease=None), now=on.now
     ),

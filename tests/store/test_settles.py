@@ -6,13 +6,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from pymongo import MongoClient
 
 from tests.builders import MINUTE, add, claim, claim_one, document, lease, stored, whole
+from tests.commands import Commands
 from tests.faults import failing
 from tidemill import UnavailableError
 from tidemill.model import Cancelled, Failed, Failure, Outcome, Retried, Run, Snoozed, Succeeded, Task
 from tidemill.settlement import LOG_LINES, Settlement
-from tidemill.store import Tasks, claims, lookups, settles
+from tidemill.store import Tasks, claims, lookups, open_tasks, settles
+from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
 BROKEN = Failure(message="ValueError: no", code="ValueError")
@@ -86,7 +89,7 @@ def test_a_snooze_is_no_attempt_and_leaves_the_lane(tasks: Tasks, held: Task, no
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda one: type(one).__name__)
 def test_a_late_outcome_is_refused_and_reported(tasks: Tasks, held: Task, now: datetime, outcome: Outcome) -> None:
     settles.settle(tasks, [_lost(held, now)], now=now + 2 * MINUTE)
-    current = _claim_suspect(tasks, held, now + 2 * MINUTE)
+    current = _claim_again(tasks, held, now + 2 * MINUTE)
 
     verdict = settles.settle(tasks, [ended(held, outcome, now)], now=now + 2 * MINUTE)
 
@@ -175,8 +178,7 @@ def test_only_an_outcome_of_the_function_itself_clears_it_of_suspicion(
     tasks: Tasks, now: datetime, outcome: Outcome, *, lost: bool, crashes: int
 ) -> None:
     add(tasks, [document(now, crashes=2)])
-    [suspect] = claim(tasks, now).suspects
-    task = _claim_suspect(tasks, suspect, now)
+    task = claim_one(tasks, now)
 
     settles.settle(tasks, [ended(task, outcome, now, lost=lost)], now=now)
 
@@ -233,9 +235,43 @@ def test_extending_moves_the_end_of_a_lease_and_tells_what_was_lost(tasks: Tasks
     assert stored(tasks, held[1].id)["lease"]["expires_at"] == now + 5 * MINUTE
 
 
+@pytest.mark.parametrize("lost", [0, 1, 20])
+def test_extending_asks_once_and_however_many_are_lost_once_more(
+    mongod: Mongod, tasks: Tasks, now: datetime, lost: int
+) -> None:
+    add(tasks, [document(now) for _ in range(20)])
+    held = whole(claim(tasks, now).tasks)
+    for task in held[:lost]:
+        lookups.cancel(tasks, task.id, now=now, force=True)
+    commands = Commands()
+
+    with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[commands]) as client:
+        found = settles.extend(open_tasks(client[tasks.database.name]), held, until=now + MINUTE)
+
+    assert found == held[:lost]
+    assert commands.names == ["update", *["find"] * bool(lost), "endSessions"]
+
+
+def test_with_nothing_held_nothing_is_extended(tasks: Tasks, now: datetime) -> None:
+    assert settles.extend(tasks, [], until=now) == []
+
+
+def test_an_extension_that_fails_before_or_after_its_effect_is_repeatable(mine: Tasks, now: datetime) -> None:
+    add(mine, [document(now) for _ in range(3)])
+    held = whole(claim(mine, now).tasks)
+
+    with failing(mine, "update", times=2, closeConnection=True), pytest.raises(UnavailableError):
+        settles.extend(mine, held, until=now + 5 * MINUTE)
+    with failing(mine, "update", writeConcernError={"code": 64, "errmsg": "no"}), pytest.raises(UnavailableError):
+        settles.extend(mine, held, until=now + 5 * MINUTE)
+
+    assert settles.extend(mine, held, until=now + 7 * MINUTE) == []
+    assert {stored(mine, one.id)["lease"]["expires_at"] for one in held} == {now + 7 * MINUTE}
+
+
 def test_a_late_extension_does_not_touch_the_next_claim(tasks: Tasks, held: Task, now: datetime) -> None:
     settles.settle(tasks, [_lost(held, now)], now=now + 2 * MINUTE)
-    current = _claim_suspect(tasks, held, now + 2 * MINUTE)
+    current = _claim_again(tasks, held, now + 2 * MINUTE)
 
     assert settles.extend(tasks, [held], until=now + 9 * MINUTE) == [held]
     assert lookups.get(tasks, held.id) == current
@@ -285,7 +321,6 @@ def _reclaim(tasks: Tasks, task: Task, *, before: datetime, now: datetime) -> in
     return len(settles.settle(tasks, [_lost(task, now)], now=now, expired_before=before).settled)
 
 
-def _claim_suspect(tasks: Tasks, task: Any, now: datetime) -> Task:
-    task_id = task.id if isinstance(task, Task) else task
-    [held] = whole(claims.take(tasks, [task_id], lease=lease(now, owner="B"), now=now, suspects=True).tasks)
+def _claim_again(tasks: Tasks, task: Task, now: datetime) -> Task:
+    [held] = whole(claims.take(tasks, [task.id], lease=lease(now, owner="B"), now=now).tasks)
     return held

@@ -38,7 +38,7 @@ def test_a_right_that_is_missing_is_a_refusal(mine: Tasks) -> None:
         lookups.get(mine, 1)
 
 
-@pytest.mark.parametrize("code", [24, 64, 112, 262, 11601, 10107, 189])
+@pytest.mark.parametrize("code", [6, 7, 24, 64, 89, 91, 112, 189, 262, 9001, 10107, 11600, 11601, 11602, 13435, 13436])
 def test_what_passes_is_unavailable(mine: Tasks, code: int) -> None:
     with failing(mine, "find", times=3, errorCode=code), pytest.raises(UnavailableError):
         lookups.get(mine, 1)

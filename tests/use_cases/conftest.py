@@ -17,6 +17,7 @@ from tests.conftest import ManualClock
 from tidemill.clock import Clock
 from tidemill.control import OptionsReader
 from tidemill.executor import Order, Report, Runtime, execute
+from tidemill.isolation import Isolation
 from tidemill.reclaim import Keeper, reclaim
 from tidemill.registry import Registry
 from tidemill.retry import resolved
@@ -24,6 +25,9 @@ from tidemill.settings import Settings
 from tidemill.store import Tasks, open_tasks
 
 LIFE = timedelta(seconds=120)
+
+BRISK = Settings(linger=timedelta(0))
+"""An executor that leaves at once when it ran dry."""
 
 
 @dataclass(kw_only=True)
@@ -33,7 +37,8 @@ class Bench:
     db: Database[Any]
     clock: ManualClock
     registry: Registry = field(default_factory=Registry)
-    settings: Settings = field(default_factory=Settings)
+    settings: Settings = field(default_factory=lambda: BRISK)
+    isolation: Isolation | None = None
     ran: list[Any] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -75,6 +80,7 @@ class Bench:
             settings=self.settings,
             clock=clock or self.clock,
             options=OptionsReader(self.db, monotonic=monotonic).options,
+            isolation=self.isolation,
             rng=random.Random(7),
             monotonic=monotonic,
         )

@@ -1,24 +1,32 @@
-"""What is claimed and does not start: expired, exhausted, unknown, too long, suspect, out of time."""
+"""What is claimed and does not start: expired, exhausted, unknown, too long, out of time."""
 
 from __future__ import annotations
 
-import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from pymongo import MongoClient, monitoring
 
 from tests.builders import add, document, stored
-from tests.use_cases.conftest import Bench
+from tests.use_cases.conftest import BRISK, Bench
 from tidemill import UnavailableError
-from tidemill.settings import Settings
-from tidemill.store import settles
+from tidemill.store import Tasks, open_tasks, settles
+from tidemill.testing import Mongod
 
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
-SHORT = Settings(max_task_timeout=SECOND, task_timeout=SECOND, margin=SECOND / 2)
+SHORT = replace(BRISK, max_task_timeout=SECOND, task_timeout=SECOND, margin=SECOND / 2)
+
+
+@pytest.fixture
+def slow(mongod: Mongod, bench: Bench) -> Iterator[tuple[Tasks, SlowStamp]]:
+    monotonic = SlowStamp()
+    with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[monotonic]) as client:
+        yield open_tasks(client[bench.db.name]), monotonic
 
 
 def test_a_backlog_of_expired_tasks_is_not_run(bench: Bench, now: datetime) -> None:
@@ -115,30 +123,6 @@ def test_a_lease_outlives_its_invocation_and_no_longer(bench: Bench, now: dateti
     assert timedelta(seconds=100) < leases[0] - now <= timedelta(seconds=105)
 
 
-def test_a_task_whose_worker_vanished_runs_with_nothing_beside_it(bench: Bench, now: datetime) -> None:
-    running: set[Any] = set()
-    beside: dict[Any, set[Any]] = {}
-    lock = threading.Lock()
-
-    def watched(payload: dict[str, Any], _ctx: Any) -> None:
-        with lock:
-            running.add(payload["n"])
-            for one in running:
-                beside.setdefault(one, set()).update(running)
-        time.sleep(0.02)
-        with lock:
-            running.remove(payload["n"])
-
-    bench.task("watched")(watched)
-    add(bench.tasks, [document(now, name="watched", payload={"n": n}, crashes=n % 2) for n in range(20)])
-
-    report = bench.execute()
-
-    assert report["done"] == 20
-    assert all(beside[n] == {n} for n in range(1, 20, 2))
-    assert any(len(beside[n]) > 1 for n in range(0, 20, 2))
-
-
 def test_failing_tasks_of_high_priority_do_not_keep_good_ones_waiting(bench: Bench, now: datetime) -> None:
     bench.task("broken")(lambda _payload, _ctx: 1 / 0)
     add(bench.tasks, [document(now, name="broken", priority=9, max_retries=50) for _ in range(3)])
@@ -151,37 +135,53 @@ def test_failing_tasks_of_high_priority_do_not_keep_good_ones_waiting(bench: Ben
     assert {stored(bench.tasks, one)["status"] for one in good} == {"done"}
 
 
-def test_what_was_claimed_and_no_longer_fits_is_given_back_and_not_claimed_again(bench: Bench, now: datetime) -> None:
+def test_what_was_claimed_and_no_longer_fits_is_given_back_and_not_claimed_again(
+    bench: Bench, now: datetime, slow: tuple[Tasks, SlowStamp]
+) -> None:
+    tasks, monotonic = slow
     [task_id] = add(bench.tasks, [document(now, timeout_sec=50)])
 
-    report = bench.execute(remaining=60.05 * SECOND, monotonic=_TimeFlies())
+    report = bench.execute(tasks=tasks, remaining=60.5 * SECOND, monotonic=monotonic)
 
     assert (report["claimed"], report["released"], bench.ran) == (1, 1, [])
     assert (stored(bench.tasks, task_id)["status"], stored(bench.tasks, task_id)["attempts"]) == ("pending", 0)
 
 
 def test_what_could_not_be_given_back_at_once_is_given_back_at_the_end(
-    bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, now: datetime, slow: tuple[Tasks, SlowStamp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tasks, monotonic = slow
     [task_id] = add(bench.tasks, [document(now, timeout_sec=50)])
 
-    def away(*_: Any, **__: Any) -> int:
-        raise UnavailableError("not now")
+    answers, release = iter([UnavailableError("not now")]), settles.release
 
-    monkeypatch.setattr(settles, "release", away)
+    def away_once(*given: Any, **named: Any) -> int:
+        for error in answers:
+            raise error
+        return release(*given, **named)
 
-    report = bench.execute(remaining=60.05 * SECOND, monotonic=_TimeFlies())
+    monkeypatch.setattr(settles, "release", away_once)
+
+    report = bench.execute(tasks=tasks, remaining=60.5 * SECOND, monotonic=monotonic)
 
     assert (report["claimed"], report["released"], report["errors"]) == (1, 1, 1)
     assert (stored(bench.tasks, task_id)["status"], stored(bench.tasks, task_id)["attempts"]) == ("pending", 0)
 
 
-class _TimeFlies:
-    """A monotonic clock on which each look costs 10 ms: a task that just fits when claimed no longer does."""
+class SlowStamp(monitoring.CommandListener):
+    """A monotonic clock that stands still, but for the second that the stamp of a claim takes."""
 
     def __init__(self) -> None:
-        self._looks = 0
+        self._at = 1000.0
 
     def __call__(self) -> float:
-        self._looks += 1
-        return self._looks * 0.01
+        return self._at
+
+    def started(self, _: monitoring.CommandStartedEvent) -> None:
+        pass
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+        self._at += event.command_name == "update"
+
+    def failed(self, _: monitoring.CommandFailedEvent) -> None:
+        pass

@@ -123,7 +123,7 @@ def test_who_failed_a_task_makes_no_difference_to_its_dead_letter(bench: Bench, 
         bench.tasks, [document(now, name="broken", max_retries=0), document(now, crashes=1, max_retries=0)]
     )
 
-    claims.take(bench.tasks, [by_reclaim], lease=lease(now), now=now, suspects=True)
+    claims.take(bench.tasks, [by_reclaim], lease=lease(now), now=now)
     bench.execute()
     bench.clock.move(2 * MINUTE)
     bench.reclaim()

@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 from bson import Decimal128
-from pymongo import MongoClient
 
 from tests.builders import add, document, lease, whole
 from tests.claimers import a_claimer, numbers, the_caps
-from tests.commands import Commands
 from tests.use_cases.conftest import Bench
 from tidemill.documents import decode
 from tidemill.executor.claimer import TRIES_OF_THE_FIRST
-from tidemill.store import Tasks, claims, open_tasks
-from tidemill.testing import Mongod
+from tidemill.store import Tasks, claims
 
 SECOND = timedelta(seconds=1)
 
@@ -105,16 +102,6 @@ def test_a_task_that_changed_its_lane_since_it_was_read_is_not_taken(
     assert len(held) == 1
 
 
-def test_suspects_at_the_head_of_the_retries_let_no_fresh_task_pass(tasks: Tasks, now: datetime) -> None:
-    add(tasks, [document(now - SECOND, lane="retry", attempts=1, crashes=1) for _ in range(4)])
-    add(tasks, [document(now, lane="retry", attempts=1, payload={"n": "retry"}) for _ in range(50)])
-    add(tasks, [document(now, payload={"n": "fresh"}) for _ in range(50)])
-
-    claimer = a_claimer(tasks, selection="retries_first")
-
-    assert numbers(claimer.claim(free=8, slots=8, retries_in_flight=0, now=now)) == ["retry"] * 8
-
-
 @pytest.mark.parametrize("crashes", [0.5, Decimal128("1"), [1], "often"])
 def test_what_was_written_into_crashes_by_hand_makes_a_suspect_and_keeps_nobody_waiting(
     bench: Bench, now: datetime, crashes: object
@@ -135,19 +122,6 @@ def test_what_cannot_be_stamped_at_the_head_keeps_nobody_waiting_behind_a_single
     refuse_stamps_of(bench, 3)
 
     assert bench.execute(concurrency=1, selection=selection)["done"] == 12
-
-
-@pytest.mark.parametrize("lane", ["fresh", "retry"])
-def test_a_suspect_that_cannot_be_stamped_is_tried_once(mongod: Mongod, bench: Bench, now: datetime, lane: str) -> None:
-    add(bench.tasks, [document(now, note=3, crashes=1, lane=lane)])
-    refuse_stamps_of(bench, 3)
-    commands = Commands()
-
-    with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[commands]) as client:
-        bench.execute(tasks=open_tasks(client[bench.db.name]))
-
-    assert commands.names.count("update") <= 4
-    assert len(commands.names) < 60
 
 
 def test_a_lease_ends_with_the_invocation_however_slow_the_claim_was(bench: Bench, now: datetime) -> None:
@@ -178,7 +152,7 @@ def test_what_was_contested_an_earlier_time_keeps_no_fresh_task_waiting(tasks: T
     caps = the_caps(tasks)
     claimer = a_claimer(tasks, caps=caps, selection="retries_first", max_in_flight_retries=4)
     first = whole(claimer.claim(free=4, slots=8, retries_in_flight=0, now=now))
-    caps.grant("default", 1, limit=4, now=now)  # a suspect that was denied: the retries are left alone for a moment
+    caps.grant("default", 1, limit=4, now=now)  # one that was denied: the retries are left alone for a moment
 
     second = whole(claimer.claim(free=4, slots=8, retries_in_flight=4, now=now))
 

@@ -248,5 +248,5 @@ def test_an_idle_execution_asks_once_and_leaves(bench: Bench, mongod: Mongod, no
         without_queues = list(commands.names)
 
     assert report.as_dict() == dict.fromkeys(NAMES, 0)
-    assert asked == ["find", "find"]
+    assert asked == ["find"]
     assert without_queues == ["aggregate"]

@@ -13,7 +13,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from tests.builders import add, document, stored, whole
+from tests.builders import add, document, whole
 from tests.claimers import a_claimer, holds, leased_retries, the_caps
 from tests.commands import Commands
 from tests.conftest import ManualClock
@@ -153,10 +153,10 @@ def test_what_becomes_a_retry_is_held_only_once_it_is_claimed_again(bench: Bench
     assert holds(bench.db) == 0
 
 
-def test_a_suspect_beyond_the_limit_is_left_to_a_later_execution(bench: Bench) -> None:
+def test_a_retry_beyond_the_limit_is_left_to_a_later_execution(bench: Bench) -> None:
     now = bench.clock.now()
     change_queue(bench.db, "default", QueueOptions(max_in_flight_retries=1), now=now)
-    add(bench.tasks, [document(now, lane="retry", attempts=1, crashes=1)])
+    add(bench.tasks, [document(now, lane="retry", attempts=1)])
     other = a_claimer(bench.tasks, owner="other", max_in_flight_retries=1)
     add(bench.tasks, [document(now - HOUR, lane="retry", attempts=1)])
     [held] = other.claim(free=1, slots=1, retries_in_flight=0, now=now)
@@ -254,16 +254,3 @@ def test_fresh_tasks_that_end_give_back_no_permits(bench: Bench) -> None:
     caps.ended([one for one in held if one.lane == "fresh"], now=now)
 
     assert (len(held), holds(bench.db)) == (4, 2)
-
-
-def test_a_suspect_whose_cap_filled_up_meanwhile_is_left_alone(tasks: Tasks, now: datetime) -> None:
-    [suspect_id] = add(tasks, [document(now, lane="retry", attempts=1, crashes=1)])
-    claimer = a_claimer(tasks, max_in_flight_retries=1)
-    claimer.claim(free=1, slots=1, retries_in_flight=0, now=now)
-    [suspect] = claimer.suspects
-    add(tasks, [document(now - HOUR, lane="retry", attempts=1)])
-    other = a_claimer(tasks, owner="other", max_in_flight_retries=1)
-    assert len(other.claim(free=1, slots=1, retries_in_flight=0, now=now)) == 1
-
-    assert claimer.take_suspect(suspect, now=now) == []
-    assert stored(tasks, suspect_id)["status"] == "pending"

@@ -87,20 +87,6 @@ def test_an_execution_goes_on_once_its_own_retries_have_ended(bench: Bench, sele
     assert bench.execute()["done"] == 3
 
 
-def test_a_suspect_that_became_a_retry_needs_a_permit(tasks: Tasks, now: datetime) -> None:
-    [suspect_id] = add(tasks, [document(now, crashes=1)])
-    claimer = a_claimer(tasks, max_in_flight_retries=1)
-    claimer.claim(free=1, slots=1, retries_in_flight=0, now=now)
-    [suspect] = claimer.suspects
-    tasks.update_one({"_id": suspect_id}, {"$set": {"lane": "retry"}})  # another executor ran it, and it failed
-    add(tasks, [document(now - HOUR, lane="retry", attempts=1)])
-    other = a_claimer(tasks, owner="other", max_in_flight_retries=1)
-    assert len(other.claim(free=1, slots=1, retries_in_flight=0, now=now)) == 1
-
-    assert claimer.take_suspect(suspect, now=now) == []
-    assert leased_retries(tasks) == 1
-
-
 def test_two_executions_of_one_owner_share_the_limit(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now, lane="retry", attempts=1) for _ in range(10)])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,14 +13,12 @@ import pytest
 from tests.builders import add, document
 from tests.claimers import a_claimer, numbers
 from tests.unit.make import eventually
-from tests.use_cases.conftest import Bench
+from tests.use_cases.conftest import BRISK, Bench
 from tidemill import Retry
 from tidemill.control import change_queue
 from tidemill.executor.claimer import Claimer
-from tidemill.executor.serving import Serving
 from tidemill.model import Malformed, Task
 from tidemill.policies import QueueOptions, Selection
-from tidemill.settings import Settings
 from tidemill.status import queue_status
 from tidemill.store import Tasks
 
@@ -228,7 +227,7 @@ def test_priority_is_strict_and_the_status_shows_who_waits(bench: Bench) -> None
 
 def test_the_share_of_a_queue_beats_that_of_the_deployment(bench: Bench) -> None:
     now = bench.clock.now()
-    bench.settings = Settings(retry_share=0.0)
+    bench.settings = replace(BRISK, retry_share=0.0)
     change_queue(bench.db, "default", QueueOptions(retry_share=1.0), now=now)
     add(bench.tasks, [document(now, payload={"n": "fresh"})])
     add(bench.tasks, [document(now, lane="retry", attempts=1, payload={"n": "retry"})])
@@ -243,7 +242,7 @@ def test_the_share_of_a_queue_beats_that_of_the_deployment(bench: Bench) -> None
 )
 def test_the_deployment_chooses_where_nobody_else_does(bench: Bench, selection: Selection, order: list[str]) -> None:
     now = bench.clock.now()
-    bench.settings = Settings(selection=selection)
+    bench.settings = replace(BRISK, selection=selection)
     add(bench.tasks, [document(now, payload={"n": "fresh"}, due_at=now - SECOND)])
     add(bench.tasks, [document(now, lane="retry", attempts=1, payload={"n": "retry"})])
 
@@ -261,17 +260,6 @@ def test_retries_go_first_also_where_a_full_look_costs_much(tasks: Tasks, now: d
     add(tasks, [document(now, lane="retry", payload={"n": "retry"})])
 
     assert numbers(take(claimer, now, free=1)) == ["retry"]
-
-
-def test_a_suspect_of_a_queue_that_was_paused_meanwhile_is_left_alone(tasks: Tasks, now: datetime) -> None:
-    add(tasks, [document(now, crashes=1)])
-    claimer = a_claimer(tasks)
-    take(claimer, now, free=1)
-    [suspect] = claimer.suspects
-    claimer._serving = lambda _: Serving(paused=True)
-
-    assert claimer.take_suspect(suspect, now=now) == []
-    assert tasks.count_documents({"status": "pending"}) == 1
 
 
 def test_one_draw_holds_for_a_second(tasks: Tasks) -> None:

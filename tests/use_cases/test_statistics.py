@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,12 +17,11 @@ from tests.builders import add, claim_one, document
 from tests.commands import Commands
 from tests.faults import failing
 from tests.unit.make import eventually
-from tests.use_cases.conftest import Bench
+from tests.use_cases.conftest import BRISK, Bench
 from tidemill import Fail, Snooze, UnavailableError
 from tidemill.control import change_queue
 from tidemill.model import LANES, Succeeded
 from tidemill.policies import Budget, Pressure, QueueOptions
-from tidemill.settings import Settings
 from tidemill.settlement import Settlement
 from tidemill.stats import Tally, totals
 from tidemill.status import RetryStatistics, retry_statistics
@@ -174,7 +174,7 @@ def test_what_retries_gained_by_going_first_is_estimated_from_who_waited(
     now = bench.clock.now()
     add(bench.tasks, [document(now, name="work", lane="retry", attempts=1) for _ in range(2)])
     add(bench.tasks, [document(now, name="work") for _ in range(5)])
-    bench.settings = Settings(retry_share=1.0)
+    bench.settings = replace(BRISK, retry_share=1.0)
 
     bench.execute(
         concurrency=1, selection=selection, remaining=timedelta(minutes=10), monotonic=lambda: at[0], lanes=lanes

@@ -64,7 +64,7 @@ def invoke(uri: str, database: str, owner: str, now: datetime) -> None:
         runtime = Runtime(
             tasks=open_tasks(db),
             registry=_functions(db),
-            settings=Settings(concurrency=8),
+            settings=Settings(concurrency=8, linger=timedelta(0)),
             clock=ManualClock(now),
             options=OptionsReader(db).options,
         )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import bson
 from bson.errors import BSONError
@@ -82,6 +82,9 @@ def _key(value: str) -> str:
         raise ValueError("must be printable and not start or end with white space")
     return value
 
+
+Source: TypeAlias = Literal["tick", "wake", "backlog"]
+"""Why an executor was started: by a schedule, by an enqueue, by another executor or the death of one."""
 
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY_CHARS), AfterValidator(_key)]
@@ -194,7 +197,7 @@ class ExecuteRequest(BaseModel):
 
     model_config = _REQUEST
 
-    source: Literal["tick", "wake", "backlog"] = "tick"
+    source: Source = "tick"
     queues: list[Annotated[str, Field(pattern=QUEUE_PATTERN)]] = Field(default=[], max_length=100)
     lane: Lane | None = None
     selection: Selection | None = None

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -17,6 +17,9 @@ from tidemill.policies import SELECTIONS, RetryPolicy, Selection
 from tidemill.requests import MAX_CONCURRENCY, NAME_PATTERN, RetryOptions, problems
 from tidemill.retry import DEFAULT, PRESET_EXPECTED, PRESETS
 from tidemill.selection import DEFAULT_RETRY_SHARE
+
+TASK_PACKAGE: Final = "tasks"
+"""The package whose modules register the task functions, as the layer of the tasks has it."""
 
 _T = TypeVar("_T")
 
@@ -36,6 +39,10 @@ class Settings:
     margin: timedelta = timedelta(seconds=10)
     concurrency: int = 16
     batch_size: int = 100
+    linger: timedelta = timedelta(seconds=10)
+    max_executors: int = 5
+    execute_function: str | None = None
+    task_package: str = TASK_PACKAGE
     selection: Selection = "weighted"
     retry_share: float = DEFAULT_RETRY_SHARE
     retry: RetryPolicy = DEFAULT
@@ -70,6 +77,10 @@ def from_environment(env: Mapping[str, str]) -> Settings:
         max_task_timeout=read("MAX_TASK_TIMEOUT_SEC", _seconds(1, 890), timedelta(seconds=50)),
         concurrency=read("CONCURRENCY", _whole(1, MAX_CONCURRENCY), 16),
         batch_size=read("BATCH_SIZE", _whole(1, 1000), 100),
+        linger=read("LINGER_SEC", _seconds(0, 60), timedelta(seconds=10)),
+        max_executors=read("MAX_EXECUTORS", _whole(1, 1000), 5),
+        execute_function=read("EXECUTE_FUNCTION", str, None),
+        task_package=read("TASK_PACKAGE", _package, TASK_PACKAGE),
         retry=read("RETRY_POLICY", _retry_policy, DEFAULT),
         selection=read("SELECTION", _selection, "weighted"),
         retry_share=read("RETRY_SHARE", _number(0, 1), DEFAULT_RETRY_SHARE),
@@ -114,6 +125,12 @@ def _seconds(low: float, high: float) -> Callable[[str], timedelta]:
 def _database(text: str) -> str:
     if any(char in '/\\. "$*<>:|?' or not char.isprintable() for char in text) or len(text.encode()) > 63:  # noqa: PLR2004 - MongoDB's limit
         raise ValueError("must be the name of a MongoDB database")
+    return text
+
+
+def _package(text: str) -> str:
+    if not all(part.isidentifier() for part in text.split(".")):
+        raise ValueError("must be the name of a Python package")
     return text
 
 

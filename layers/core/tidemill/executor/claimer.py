@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from tidemill.errors import TidemillError
-from tidemill.executor.places import LOOK_AGAIN_SEC, LOOK_COST, Places
+from tidemill.executor.places import CHEAP_LOOK_SEC, LOOK_AGAIN_SEC, LOOK_COST, Places
 from tidemill.executor.report import Report
 from tidemill.executor.retry_caps import RetryCaps
 from tidemill.executor.serving import Serving
@@ -20,14 +19,17 @@ from tidemill.store import Tasks, claims, sweeps
 from tidemill.store.scans import Scan
 
 TRIES_OF_THE_FIRST: Final = 3
-"""How often a claim asks once more for what goes first, while others are quicker or suspects stand in the way."""
+"""How often a claim asks once more for what goes first, while others are quicker."""
 
 DRAW_SEC: Final = 1.0
 """How long one draw decides whether a fraction of a slot is one or none."""
 
 
 class Claimer:
-    """Takes due tasks under leases of *owner* that end at *lease_until*, from queues as *serving* says."""
+    """Takes due tasks under leases of *owner* that end at *lease_until*, from *queues* as *serving* says.
+
+    No *queues* are all that have pending tasks. Tasks that *avoided* names are left to others.
+    """
 
     def __init__(
         self,
@@ -36,7 +38,9 @@ class Claimer:
         owner: str,
         lease_until: Callable[[], datetime],
         queues: Sequence[str],
+        lanes: Lanes,
         serving: Callable[[str], Serving],
+        avoided: Callable[[], Sequence[TaskId]],
         caps: RetryCaps,
         report: Report,
         rng: random.Random,
@@ -46,7 +50,9 @@ class Claimer:
         self._owner = owner
         self._lease_until = lease_until
         self._queues = list(queues)
+        self._lanes = lanes
         self._serving = serving
+        self._avoided = avoided
         self._caps = caps
         self._report = report
         self._rng = rng
@@ -54,31 +60,36 @@ class Claimer:
         self._places = Places()
         self._known_queues: list[str] = []
         self._next_queue_look = -1e9
+        self._queue_look_cost = 0.0
         self._claim_started = 0.0
         self._turn = rng.randrange(1 << 16)
         self._was_beaten = False
         self._draw = 0.0
         self._next_draw = -1e9
-        self._tried_suspects: list[TaskId] = []
         self.trouble: TidemillError | None = None
+        self.answered = False
         self.was_thorough = False
         self.interrupted = 0
         self.beaten = 0
-        self.suspects: list[Task] = []
         self.unseen_tokens: list[str] = []
         self.overtakes: list[Task] = []
 
     def claim(
-        self, *, free: int, slots: int, retries_in_flight: int, now: datetime, final: bool = False
+        self, *, free: int, slots: int, retries_in_flight: int, now: datetime, idle: bool = False, final: bool = False
     ) -> list[Task | Malformed]:
         """Return up to *free* tasks, newly leased. *final* looks at everything again before giving up.
 
-        What went wrong, if anything, is left in `trouble`; what is returned is held nevertheless. `was_thorough`
-        tells whether every lane was looked at from its head and is empty, `interrupted` how many stamps in a row
-        failed, `beaten` how many claims in a row brought nothing because others were quicker.
+        *idle* says that nothing is in hand: then one look at all lanes of a queue comes first, which costs less
+        where nothing is due.
+
+        What went wrong, if anything, is left in `trouble`; what is returned is held nevertheless. `answered` tells
+        whether MongoDB was asked at all and answered, `was_thorough` whether every lane was looked at from its head
+        and is empty, `interrupted` how many stamps in a row failed, `beaten` how many claims in a row brought nothing
+        because others were quicker.
         Retries that the selection put before fresh tasks are added to `overtakes`.
         """
         self.trouble = None
+        self.answered = False
         self.was_thorough = True
         self._was_beaten = False
         self._claim_started = self._monotonic()
@@ -91,6 +102,8 @@ class Claimer:
             if left <= 0:
                 break
             queue = queues[(self._turn + offset) % len(queues)]
+            if idle and not held and self._nothing_due(queue, now=now):
+                continue
             flying = retries_in_flight + sum(isinstance(one, Task) and one.lane == "retry" for one in held)
             held += self._from_queue(queue, free=left, slots=slots, retries_in_flight=flying, now=now, final=final)
         self.was_thorough = self.was_thorough and not held
@@ -99,27 +112,15 @@ class Claimer:
             self.interrupted += min(interrupted_before, 1)  # nothing could even be tried: the pause grows all the same
         return held
 
-    def take_suspect(self, suspect: Task, *, now: datetime) -> list[Task | Malformed]:
-        """Claim one task whose worker vanished before; the caller runs nothing beside it.
+    @property
+    def queues(self) -> Sequence[str]:
+        """The queues that are served, as far as they are known."""
+        return self._queues or self._known_queues
 
-        Each is tried once in an execution: what its queue does not allow now, or cannot be had, is left alone.
-        """
-        self._tried_suspects.append(suspect.id)
-        try:
-            choices = self._serving(suspect.queue)
-        except TidemillError as error:
-            self._note(error)
-            return []
-        limit = choices.max_in_flight_retries if suspect.lane == "retry" else None
-        granted = self._caps.grant(suspect.queue, 1, limit=limit, now=now)
-        if choices.paused or not granted:
-            return []
-        lease = self._lease()
-        where = {"lane": suspect.lane}
-        claim = claims.take(self._tasks, [suspect.id], lease=lease, now=now, where=where, suspects=True)
-        claim = replace(claim, retries=tuple(one.id for one in claim.tasks if suspect.lane == "retry"))
-        self._caps.took(suspect.queue, claim, granted=granted, limit=limit, now=now)
-        return self._held(claim, now=now, token=lease.token)
+    @property
+    def has_pending(self) -> bool:
+        """Whether there may be pending tasks, due or not, in the queues that are served."""
+        return bool(self.queues)
 
     def put_back(self, task: Task, *, due_at: datetime, lane: Lane) -> None:
         """Note that *task* is pending again: a scan that has passed its place must look again."""
@@ -142,9 +143,35 @@ class Claimer:
             self._known_queues = [queue for queue in claims.queues(self._tasks) if isinstance(queue, str)]
         except TidemillError as error:
             self._note(error)
-        cost = self._monotonic() - started
-        self._next_queue_look = started + max(LOOK_AGAIN_SEC, LOOK_COST * cost)
+        else:
+            self.answered = True
+            self._places.forget_all_but(self._known_queues)
+            # One slow look says nothing, several do.
+            cost = self._monotonic() - started
+            self._queue_look_cost = min(cost, 2 * self._queue_look_cost + CHEAP_LOOK_SEC / 3)
+        self._next_queue_look = started + max(LOOK_AGAIN_SEC, LOOK_COST * self._queue_look_cost)
         return self._known_queues
+
+    def _nothing_due(self, queue: str, *, now: datetime) -> bool:
+        """Tell whether a look from the head, at all lanes at once, finds nothing."""
+        place = self._places.of(queue, self._lanes)
+        started = self._monotonic()
+        if len(self._lanes) == 1 or not place.full_look_is_due(started, now=now, goes_first=True):
+            return False
+        scan = place.scan.from_head()
+        avoided = [*scan.hopeless, *self._avoided()]
+        try:
+            keys = claims.due_keys(self._tasks, scan, limit=1 + len(avoided), now=now)
+        except TidemillError as error:
+            self._note(error)
+            return True
+        self.answered = True
+        if any(key["_id"] not in avoided for key in keys):
+            self._places.restart(queue)
+            return False
+        place.scan = scan
+        place.looked(at=started, cost=self._monotonic() - started, now=now, dry=True, denied=False)
+        return True
 
     def _note(self, error: TidemillError) -> None:
         self._report["errors"] += 1
@@ -247,11 +274,13 @@ class Claimer:
                 now=now,
                 rng=self._rng,
                 grant=grant,
+                without=self._avoided(),
                 monotonic=self._monotonic,
             )
         except TidemillError as error:  # kept, not raised: tasks of another lane may be held already
             self._note(error)
             return None
+        self.answered = True
         self._caps.took(queue, claim, granted=granted, limit=choices.max_in_flight_retries, now=now)
         held = self._held(claim, now=now, token=lease.token)
         if choices.selection != "oldest_first" and len(choices.lanes) > 1:
@@ -261,8 +290,6 @@ class Claimer:
     def _held(self, claim: claims.Claim, *, now: datetime, token: str) -> list[Task | Malformed]:
         self._report["claimed"] += len(claim.tasks)
         self._report["missed"] += claim.lost
-        known = [*self._tried_suspects, *(one.id for one in self.suspects)]
-        self.suspects += [one for one in claim.suspects if one.id not in known]
         self._note_interruption(claim)
         if claim.unresolved:
             self.unseen_tokens.append(token)

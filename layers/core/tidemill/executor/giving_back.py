@@ -21,34 +21,40 @@ class GivingBack:
         self._clock = clock
         self._caps = caps
         self._report = report
-        self._tokens: list[str] = []
+        self._owed: list[Task] = []
+
+    @property
+    def is_owing(self) -> bool:
+        """Whether something could not be given back yet."""
+        return bool(self._owed)
 
     def release(self, tasks: Sequence[Task]) -> None:
-        """Give back *tasks*, none of which has started."""
-        if not tasks:
+        """Give back *tasks*, none of which has started, and those that could not be given back before."""
+        self._owed += tasks
+        if not self._owed:
             return
         now = self._clock.now()
         try:
-            self._report["released"] += settles.release(self._tasks, tasks, now=now)
+            self._report["released"] += settles.release(self._tasks, self._owed, now=now)
         except TidemillError:
             self._report["errors"] += 1
-            self._tokens += [task.lease.token for task in tasks if task.lease is not None]
-        else:
-            self._caps.ended(tasks, now=now)
+            return
+        self._caps.ended(self._owed, now=now)
+        self._owed.clear()
 
     def release_unseen(self, tokens: Sequence[str], *, started: Sequence[TaskId]) -> bool:
-        """Give back what carries one of *tokens*, or could not be released before, but for what was *started*.
+        """Give back what carries one of *tokens* but for what was *started*, and what could not be given back before.
 
         True where nothing is left that carries them unknown to this execution.
         """
-        all_tokens = [*self._tokens, *tokens]
-        if not all_tokens:
-            return True
+        self.release([])
+        if not tokens:
+            return not self._owed
         try:
             self._report["released"] += settles.release_unseen(
-                self._tasks, owner=self._owner, tokens=all_tokens, started=started, now=self._clock.now()
+                self._tasks, owner=self._owner, tokens=tokens, started=started, now=self._clock.now()
             )
-        except TidemillError:  # their leases end with this invocation
+        except TidemillError:  # their leases end
             self._report["errors"] += 1
             return False
-        return True
+        return not self._owed

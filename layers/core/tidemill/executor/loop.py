@@ -5,61 +5,82 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
-from tidemill.admission import Release, Start, admit
+from tidemill.conclusions import NotStarted
 from tidemill.errors import TidemillError
 from tidemill.executor.cancellations import Cancellations
 from tidemill.executor.claimer import Claimer
 from tidemill.executor.giving_back import GivingBack
+from tidemill.executor.held import Held
 from tidemill.executor.judge import Judge
-from tidemill.executor.outcomes import malformed
+from tidemill.executor.leases import Leases
+from tidemill.executor.life import Invocation, Life, Worker
+from tidemill.executor.pace import Pace
+from tidemill.executor.recruiting import Recruiter
 from tidemill.executor.report import Report
 from tidemill.executor.retry_caps import RetryCaps
 from tidemill.executor.runtime import Order, Runtime
 from tidemill.executor.settler import Settler
-from tidemill.model import Malformed, Retried, Task, TaskId
-from tidemill.settlement import Settlement
-from tidemill.slots import Slots
+from tidemill.executor.starting import Starting
+from tidemill.executor.waiting import Waiting
+from tidemill.model import Retried, Task
+from tidemill.slots import Ended, Running, Slots
 from tidemill.stats import Tally
 from tidemill.store import within
-
-LEASE_GRACE: Final = timedelta(seconds=5)
-"""What a lease outlives its invocation by: nothing living is ever reclaimed."""
 
 LAST_SECONDS: Final = 2.0
 """Kept of an invocation for its report."""
 
+LAST_TRIES_SEC: Final = 60.0
+"""How long a worker that is to stop tries to write its last outcomes: as long as its leases hold."""
+
 OPERATION_SEC: Final = 10.0
 MAX_WAIT_SEC: Final = 0.5
-FIRST_PAUSE_SEC: Final = 0.02
-MAX_INTERRUPTIONS: Final = 12
-"""So many stamps in a row may fail: enough for a fail-over, and to single out one bad document in a batch."""
 
 
-def execute(runtime: Runtime, order: Order) -> Report:
+def execute(runtime: Runtime, order: Order, *, recruiter: Recruiter | None = None) -> Report:
     """Run due tasks until none is left or the time is up, and return the counts.
+
+    *recruiter* is asked for help where there is more to do than this one can.
 
     Stopped at any point it leaves nothing worse than leases, which end with the invocation.
 
     Raises:
         TidemillError: MongoDB could not be asked for work, and nothing had been claimed.
     """
-    return Execution(runtime, order).run()
+    reserve = runtime.settings.max_task_timeout + runtime.settings.margin
+    life = Invocation(order.remaining, reserve=reserve, monotonic=runtime.monotonic)
+    return Execution(runtime, order, life, recruiter).run() if life.may_claim() else Report(skipped="time")
+
+
+def work(runtime: Runtime, order: Order, worker: Worker) -> Report:
+    """Run tasks as they become due until *worker* is to stop, finish what has begun, and return the counts.
+
+    Leases are short and extended. Where MongoDB is away it is asked again until it is back.
+    """
+    return Execution(runtime, order, worker).run()
 
 
 class Execution:
-    """One invocation of the executor."""
+    """One executor at work, for as long as *life* lets it."""
 
-    def __init__(self, runtime: Runtime, order: Order) -> None:
+    def __init__(self, runtime: Runtime, order: Order, life: Life, recruiter: Recruiter | None = None) -> None:
         self._runtime = runtime
-        self._settings = runtime.settings
+        self._order = order
+        self._life = life
+        self._recruiter = recruiter
         self._monotonic = runtime.monotonic
-        self._deadline = runtime.monotonic() + order.remaining.total_seconds()
         self._batch_size = order.batch_size or runtime.settings.batch_size
         self._report = Report()
-        self._slots = Slots(order.concurrency or runtime.settings.concurrency, monotonic=runtime.monotonic)
+        self._held = Held()
+        self._pace = Pace()
+        self._slots = Slots(
+            order.concurrency or runtime.settings.concurrency,
+            monotonic=runtime.monotonic,
+            isolation=runtime.isolation,
+        )
         self._settler = Settler(runtime.tasks, report=self._report, monotonic=runtime.monotonic)
         self._caps = RetryCaps(
             runtime.tasks.database,
@@ -68,28 +89,47 @@ class Execution:
             report=self._report,
             monotonic=runtime.monotonic,
         )
+        self._giving_back = GivingBack(
+            runtime.tasks, owner=order.owner, clock=runtime.clock, caps=self._caps, report=self._report
+        )
+        self._starting = Starting(
+            runtime,
+            life=life,
+            held=self._held,
+            slots=self._slots,
+            settler=self._settler,
+            giving_back=self._giving_back,
+        )
         self._claimer = Claimer(
             runtime.tasks,
             owner=order.owner,
             lease_until=self._lease_until,
             queues=order.queues,
+            lanes=order.lanes,
             serving=lambda queue: runtime.serving(queue, order),
+            avoided=self._starting.avoided,
             caps=self._caps,
             report=self._report,
             rng=runtime.rng,
             monotonic=runtime.monotonic,
         )
-        self._giving_back = GivingBack(
-            runtime.tasks, owner=order.owner, clock=runtime.clock, caps=self._caps, report=self._report
-        )
         self._judge = Judge(runtime)
         self._tally = Tally(runtime.tasks, slots=self._slots.size, monotonic=runtime.monotonic)
-        self._started: list[TaskId] = []
-        self._alone = False
-        self._next_claim = 0.0
         self._cancellations = Cancellations(
             runtime.tasks, owner=order.owner, report=self._report, monotonic=runtime.monotonic
         )
+        self._leases = Leases(
+            runtime.tasks,
+            life=life,
+            held=self._held,
+            caps=self._caps,
+            clock=runtime.clock,
+            report=self._report,
+            monotonic=runtime.monotonic,
+        )
+        self._waiting = Waiting(runtime, order, life)
+        self._next_claim = 0.0
+        self._looked_for = 0
 
     def run(self) -> Report:
         """Work until dry or out of time."""
@@ -97,111 +137,124 @@ class Execution:
             while self._step():
                 pass
         finally:
-            self._finish()
+            try:
+                self._finish()
+            finally:  # whatever interrupts that, too
+                self._slots.close()
         return self._report
 
-    def _within(self) -> AbstractContextManager[None]:
-        """Bound an operation by the life of the invocation: past that nobody reads its answer."""
-        return within(min(self._remaining().total_seconds() - LAST_SECONDS / 2, OPERATION_SEC))
-
     def _step(self) -> bool:
-        claimed = self._claim(final=False)
-        if not claimed and not self._slots.running:
+        if not self._claim(final=False) and not self._has_work():
             self._flush(force=True)
-            if self._claimer.was_thorough or not (self._claim(final=True) or self._may_try_again()):
+            if not self._goes_on():
                 return False
+        self._note()
         ended = self._slots.ended(wait=self._wait())
         late = self._slots.overdue()
-        self._report["timed_out"] += len(late)
-        with self._within():
-            settlements = [*map(self._judge.ended, ended), *map(self._judge.late, late)]
-        for settlement in settlements:
-            self._settler.add(settlement)
+        if self._has_work() or ended:
+            self._waiting.worked()
+        self._pace.ended(len(ended) + len(late))
+        self._settle(ended, late)
+        self._starting.fill()
         is_waited_for = any(self._caps.is_full(one.task.queue) for one in (*(end.running for end in ended), *late))
-        self._flush(force=is_waited_for or not self._slots.running)
+        self._flush(force=is_waited_for or not self._has_work())
         self._write_statistics(force=False)
-        if self._slots.running:
-            with self._within():
-                self._cancellations.look(self._slots.running)
+        running = self._slots.running
+        with self._within():
+            if running:
+                self._cancellations.look(running)
+            if self._leases.extend(running):
+                self._recover()
+            self._recruit()
+        self._note()
         return True
 
-    # Claiming and starting
+    def _recover(self) -> None:
+        """Give back what was stamped unseen; a stamp may take effect late, so each is looked for twice."""
+        tokens = self._claimer.unseen_tokens
+        if (tokens or self._giving_back.is_owing) and self._giving_back.release_unseen(tokens, started=self._held.ids):
+            self._claimer.unseen_tokens = tokens[self._looked_for :]
+            self._looked_for = len(self._claimer.unseen_tokens)
+
+    def _note(self) -> None:
+        self._life.note(
+            running=len(self._slots.running),
+            trouble=self._claimer.trouble or self._settler.trouble,
+            answered=self._claimer.answered,
+        )
+
+    def _has_work(self) -> bool:
+        return bool(self._slots.running or self._starting.waiting)
+
+    def _goes_on(self) -> bool:
+        """Look once more, or wait for more; false where it is time to leave."""
+        if not self._life.may_claim():
+            return False
+        if self._waiting.waits(self._claimer):
+            self._next_claim = 0.0
+            return True
+        return not self._claimer.was_thorough and (self._claim(final=True) or self._waiting.tries_again(self._claimer))
+
+    # Claiming
 
     def _claim(self, *, final: bool) -> bool:
         """Fill free slots; true where anything was claimed."""
-        if not self._may_claim(final=final):
+        room = self._room()
+        if not self._life.may_claim() or room <= 0 or (self._monotonic() < self._next_claim and not final):
             return False
-        now = self._now()
-        if self._claimer.suspects and not self._slots.running:
-            self._alone = True
-            with self._within():
-                held = self._claimer.take_suspect(self._claimer.suspects.pop(0), now=now)
-            self._admit(held)
-            return True
+        began = self._monotonic()
         with self._within():
-            held = self._claimer.claim(
-                free=min(self._slots.free, self._batch_size),
+            claimed = self._claimer.claim(
+                free=room,
                 slots=self._slots.size,
-                retries_in_flight=sum(one.task.lane == "retry" for one in self._slots.running),
-                now=now,
+                retries_in_flight=self._retries_in_flight(),
+                now=self._now(),
+                idle=not self._has_work(),
                 final=final,
             )
-        self._admit(held)
-        self._next_claim = 0.0 if held else self._monotonic() + MAX_WAIT_SEC
-        if not held:
+            self._starting.take(claimed)
+            self._starting.fill()
+        self._report.backlog = len(claimed) == room
+        if claimed:
+            self._pace.claimed(began=began, took=self._monotonic() - began)
+        else:
             self._give_up_if_useless()
-        return bool(held or self._claimer.suspects)
+        self._next_claim = 0.0 if claimed else self._monotonic() + MAX_WAIT_SEC
+        return bool(claimed)
 
-    def _may_claim(self, *, final: bool) -> bool:
-        if not self._has_time():
-            return False
-        if self._alone or self._claimer.suspects:
-            # What may kill the process runs with nothing beside it that could come to harm.
-            self._alone = self._alone and bool(self._slots.running)
-            return not self._slots.running
-        return self._slots.free > 0 and (final or self._monotonic() >= self._next_claim)
+    def _room(self) -> int:
+        """Return how many more tasks to claim: for what is free, and for what one claim lets end."""
+        ahead = self._pace.ahead(slots=self._slots.size, at=self._monotonic())
+        wanted = self._slots.free + ahead - len(self._starting.waiting)
+        # Few at a time are not worth the round trips, unless slots stand empty.
+        return min(wanted, self._batch_size) if self._slots.free or wanted > ahead // 2 else 0
 
-    def _may_try_again(self) -> bool:
-        """Pause after a claim that failed or came too late, longer each time; false where none did or too many."""
-        in_vain = max(self._claimer.interrupted, self._claimer.beaten)
-        if not 0 < in_vain <= MAX_INTERRUPTIONS or not self._has_time():
-            return False
-        longest = min(FIRST_PAUSE_SEC * 2 ** (in_vain - 1), MAX_WAIT_SEC)
-        time.sleep(longest * self._runtime.rng.uniform(0.5, 1))
-        return True
+    def _retries_in_flight(self) -> int:
+        in_hand = [*(one.task for one in self._slots.running), *self._starting.waiting]
+        return sum(task.lane == "retry" for task in in_hand)
 
     def _give_up_if_useless(self) -> None:
         trouble = self._claimer.trouble
-        if trouble is not None and not self._report["claimed"]:
+        if trouble is not None and not self._report["claimed"] and not self._life.persists:
             raise trouble
 
-    def _admit(self, held: Sequence[Task | Malformed]) -> None:
-        released: list[Task] = []
-        for task in held:
-            if isinstance(task, Malformed):
-                self._settler.add(Settlement(task=task, outcome=malformed(task)))
-                continue
-            now, limits = self._now(), self._runtime.limits(task)
-            admission = admit(task, limits, now=now, remaining=self._remaining())
-            match admission:
-                case Start(timeout=timeout):
-                    self._start(task, timeout=timeout, max_retries=limits.max_retries, now=now)
-                case Release():
-                    released.append(task)
-                case _:
-                    self._settler.add(Settlement(task=task, outcome=admission))
-        with self._within():
-            self._giving_back.release(released)
-
-    def _start(self, task: Task, *, timeout: timedelta, max_retries: int, now: datetime) -> None:
-        task_type = self._runtime.registry.get(task.name)
-        if task_type is None:  # admission has refused it
-            return
-        self._started.append(task.id)
-        is_last = task.attempts > max_retries
-        self._slots.start(task, task_type, timeout=timeout, is_last_attempt=is_last, now=now)
+    def _recruit(self) -> None:
+        is_busy = not self._slots.free or not self._life.may_claim()
+        if self._recruiter is not None and self._report.backlog and is_busy:
+            self._recruiter.look(self._claimer.queues, report=self._report, slots=self._slots.size)
 
     # Settling, watching, leaving
+
+    def _settle(self, ended: Sequence[Ended], late: Sequence[Running]) -> None:
+        unstarted = [one for one in ended if isinstance(one.conclusion, NotStarted)]
+        with self._within():
+            settlements = [self._judge.ended(one) for one in ended if one not in unstarted]
+            settlements += map(self._judge.late, late)
+            self._starting.give_back([one.running.task for one in unstarted])
+        for settlement in settlements:
+            self._settler.add(settlement)
+            self._report["timed_out"] += settlement.run is not None and settlement.run.status == "timed_out"
+        self._report["errors"] += len(unstarted)
 
     def _flush(self, *, force: bool) -> None:
         if not (force or self._settler.is_due()):
@@ -209,8 +262,10 @@ class Execution:
         now = self._now()
         with self._within():
             verdict = self._settler.flush(now=now)
-            if self._caps.ended([one.task for one in (*verdict.settled, *verdict.lost)], now=now):
+            over = [one.task for one in (*verdict.settled, *verdict.lost, *verdict.stuck)]
+            if self._caps.ended(over, now=now):
                 self._next_claim = 0.0  # what was denied before may be had now
+        self._held.drop(over)
         self._tally.settled(verdict.settled, now=now)
         for settlement in verdict.settled:
             outcome, task = settlement.outcome, settlement.task
@@ -218,17 +273,22 @@ class Execution:
                 self._claimer.put_back(task, due_at=outcome.next_retry_at, lane="retry")
 
     def _finish(self) -> None:
-        while len(self._settler) and self._remaining() > timedelta(seconds=LAST_SECONDS):
+        if self._starting.waiting:
+            self._report.backlog = True
+            with self._within():
+                self._starting.give_back(self._starting.waiting)
+        give_up = self._monotonic() + min(self._life.remaining().total_seconds() - LAST_SECONDS, LAST_TRIES_SEC)
+        while len(self._settler) and self._monotonic() < give_up:
             self._flush(force=True)
             if len(self._settler):
                 time.sleep(min(max((self._settler.next_flush() or 0) - self._monotonic(), 0), 1.0))
         self._settler.give_up()
         with self._within():
-            if self._giving_back.release_unseen(self._claimer.unseen_tokens, started=self._started):
+            if self._giving_back.release_unseen(self._claimer.unseen_tokens, started=self._held.ids):
                 self._caps.close(now=self._now())
         self._write_statistics(force=True)
+        self._report.backlog = self._report.backlog and not self._life.may_claim()
         self._report["leftovers"] += self._slots.leftovers()
-        self._slots.close()
 
     def _write_statistics(self, *, force: bool) -> None:
         self._tally.overtook(self._claimer.overtakes)
@@ -242,21 +302,24 @@ class Execution:
     def _wait(self) -> float:
         if not self._slots.running:
             return 0.0
-        moments = [self._slots.next_deadline(), self._settler.next_flush(), self._cancellations.next_look]
-        if self._slots.free and self._has_time() and not self._alone and not self._claimer.suspects:
+        moments = [
+            self._slots.next_deadline(),
+            self._settler.next_flush(),
+            self._cancellations.next_look,
+            self._leases.next_extension,
+        ]
+        if self._room() > 0 and self._life.may_claim():
             moments.append(self._next_claim)
         first = min(moment for moment in moments if moment is not None)
         return min(max(first - self._monotonic(), 0.0), MAX_WAIT_SEC)
 
-    def _has_time(self) -> bool:
-        return self._remaining() >= self._settings.max_task_timeout + self._settings.margin
+    def _within(self) -> AbstractContextManager[None]:
+        """Bound an operation by the life of the invocation: past that nobody reads its answer."""
+        return within(min(self._life.remaining().total_seconds() - LAST_SECONDS / 2, OPERATION_SEC))
 
     def _lease_until(self) -> datetime:
-        # Both read now: a time that was read before a slow operation would end the lease before the invocation.
-        return self._now() + self._remaining() + LEASE_GRACE
-
-    def _remaining(self) -> timedelta:
-        return timedelta(seconds=self._deadline - self._monotonic())
+        # Read now: a time that was read before a slow operation would end the lease before the invocation.
+        return self._life.lease_until(self._now())
 
     def _now(self) -> datetime:
         return self._runtime.clock.now()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -22,6 +23,9 @@ CHEAP_LOOK_SEC: Final = 0.005
 
 DRY_SEC: Final = 0.5
 """How long lanes without due tasks are left alone."""
+
+MANY_RETURNS: Final = 10_000
+"""So many tasks that were put back are told apart; of more it is only known that there are some."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,6 +72,9 @@ class Place:
         """Note that *task* will be due again, perhaps where the scan will have passed by then."""
         self.dry_since = None
         heapq.heappush(self.returns, (due_at, -task.priority))
+        if len(self.returns) > MANY_RETURNS:  # nobody looks here, or they come in crowds
+            self.returns.clear()
+            self.full_look_at = -1e9
 
     def _has_returned(self, now: datetime) -> bool:
         """Tell whether something is due that the scan has passed; what lies ahead of it, it will come to."""
@@ -92,11 +99,23 @@ class Places:
         """Return the place of these lanes, at first at their head."""
         return self._places.setdefault((queue, lanes), Place(scan=Scan(queue=queue, lanes=lanes)))
 
+    def forget_all_but(self, queues: Iterable[str]) -> None:
+        """Forget the places in other queues: whoever looks there again starts at the head."""
+        kept = set(queues)
+        self._places = {key: place for key, place in self._places.items() if key[0] in kept}
+
     def put_back(self, task: Task, *, due_at: datetime, lane: Lane) -> None:
         """Note that *task* is pending again, in *lane*, and due at *due_at*."""
         for (queue, lanes), place in self._places.items():
             if queue == task.queue and lane in lanes:
                 place.put_back(task, due_at=due_at)
+
+    def restart(self, queue: str) -> None:
+        """Have every lane of *queue* looked at from its head: something is due there that no place knows of."""
+        for (its, _), place in self._places.items():
+            if its == queue:
+                place.scan = place.scan.from_head()
+                place.dry_since = None
 
     def is_contested(self, queue: str, lanes: Lanes, *, since: float) -> bool:
         """Tell whether the last look there, if it was since then, may have left something."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from tidemill.model import OUTCOME_NAMES, Outcome
+
+Skipped: TypeAlias = Literal["seats", "time"]
 
 NAMES: Final = (
     "claimed",  # taken under a lease
@@ -27,12 +29,23 @@ NAMES: Final = (
 
 
 class Report(Counter[str]):
-    """Counts by the names above; `as_dict` has them all, zeros included."""
+    """Counts by the names above; `as_dict` has them all, zeros included.
+
+    Attributes:
+        skipped: Why nothing was even looked for: ``seats`` (all taken), ``time`` (not enough of it left).
+        backlog: It stopped for lack of time while there was work.
+    """
+
+    def __init__(self, *, skipped: Skipped | None = None) -> None:
+        super().__init__()
+        self.skipped = skipped
+        self.backlog = False
 
     def settled(self, outcome: Outcome) -> None:
         """Count an outcome that is written."""
         self[OUTCOME_NAMES[type(outcome)]] += 1
 
-    def as_dict(self) -> dict[str, int]:
-        """Return every count by its name."""
-        return {name: self[name] for name in NAMES}
+    def as_dict(self) -> dict[str, int | str]:
+        """Return every count by its name, and ``skipped`` where that is what happened."""
+        counts: dict[str, int | str] = {name: self[name] for name in NAMES}
+        return counts if self.skipped is None else {"skipped": self.skipped, **counts}

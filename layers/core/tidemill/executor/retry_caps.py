@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-import bson
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from tidemill import control
 from tidemill.errors import TidemillError
+from tidemill.executor.held import key
 from tidemill.executor.report import Report
-from tidemill.model import Malformed, Task, TaskId
+from tidemill.model import Malformed, Task
 from tidemill.store.claims import Claim
 
 FULL_SEC: Final = 0.5
@@ -76,7 +76,7 @@ class RetryCaps:
         """Note the retries that *claim* brought of those *granted*, and give back the permits it did not need."""
         if limit is None or not granted:
             return
-        self._leased[queue].update(map(_key, claim.retries))
+        self._leased[queue].update(map(key, claim.retries))
         unused = granted - len(claim.retries)
         if claim.unresolved or not (claim.error is None or isinstance(claim.error, OperationFailure)):
             self._doubtful.append((self._monotonic() + DOUBT_SEC, queue, unused))
@@ -85,13 +85,18 @@ class RetryCaps:
 
     def ended(self, tasks: Iterable[Task | Malformed], *, now: datetime) -> bool:
         """Give back the permits of what this execution holds no longer; true where there were any."""
-        keys = {_key(task.id) for task in tasks} if any(self._leased.values()) else set()
+        keys = {key(task.id) for task in tasks} if any(self._leased.values()) else set()
         freed = [queue for queue, leased in self._leased.items() if leased & keys]
         for queue in freed:
             self._leased[queue] -= keys
             self._full_since.pop(queue, None)
             self._give_back(queue, now=now)
         return bool(freed)
+
+    def renew(self, *, now: datetime) -> None:
+        """Move the end of all permits to that of the leases."""
+        for queue in [queue for queue, leased in self._leased.items() if leased]:
+            self._give_back(queue, now=now)
 
     def close(self, *, now: datetime) -> None:
         """Give back what was doubtful, once nothing is leased that this execution does not know of."""
@@ -118,7 +123,3 @@ class RetryCaps:
             until=self._lease_until() + HOLD_GRACE,
             now=now,
         )
-
-
-def _key(task_id: TaskId) -> bytes:
-    return bson.encode({"_id": task_id})

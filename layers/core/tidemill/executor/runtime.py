@@ -12,9 +12,11 @@ from tidemill.admission import Limits
 from tidemill.classify import COMMON, Rules
 from tidemill.clock import Clock
 from tidemill.executor.serving import Serving, serving
+from tidemill.isolation import Isolation
 from tidemill.model import LANES, Lane, Task
 from tidemill.policies import QueueOptions, RetryPolicy, Selection
 from tidemill.registry import Registry
+from tidemill.requests import Source
 from tidemill.retry import resolved
 from tidemill.settings import Settings
 from tidemill.store import Tasks
@@ -30,6 +32,7 @@ class Order:
 
     owner: str
     remaining: timedelta
+    source: Source = "tick"
     queues: Sequence[str] = ()
     lanes: tuple[Lane, ...] = LANES
     selection: Selection | None = None
@@ -41,7 +44,8 @@ class Order:
 class Runtime:
     """What the executions of a process share. Time and chance are given, so that tests can own them.
 
-    ``options`` tells what a queue chooses for itself.
+    ``options`` tells what a queue chooses for itself. ``isolation`` gives a function a process of its own; without
+    it everything runs in threads of this one.
     """
 
     tasks: Tasks
@@ -49,6 +53,7 @@ class Runtime:
     settings: Settings
     clock: Clock
     options: Callable[[str], QueueOptions]
+    isolation: Isolation | None = None
     rng: random.Random = field(default_factory=random.Random)
     monotonic: Callable[[], float] = time.monotonic
 

@@ -32,6 +32,7 @@ class Settler:
         self._held: list[Settlement] = []
         self._due = 0.0
         self._pause = 0.0
+        self.trouble: TidemillError | None = None
 
     def __len__(self) -> int:
         return len(self._held)
@@ -52,17 +53,19 @@ class Settler:
         return bool(self._held) and (full or self._monotonic() >= self._due)
 
     def flush(self, *, now: datetime) -> Verdict:
-        """Try to write all that is held; return what is known now of what was."""
+        """Try to write all that is held; return what is known now of what was. A failure is left in `trouble`."""
         if not self._held:
             return Verdict()
         try:
             verdict = settles.settle(self._tasks, self._held, now=now)
-        except TidemillError:
+        except TidemillError as error:
             self._report["errors"] += 1
+            self.trouble = error
             self._pause = min(max(self._pause * 2, FIRST_PAUSE_SEC), LAST_PAUSE_SEC)
             self._due = self._monotonic() + self._pause
             return Verdict()
         self._pause = 0.0
+        self.trouble = None
         self._held.clear()
         for settlement in verdict.settled:
             self._report.settled(settlement.outcome)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -26,6 +26,9 @@ from tidemill.store.scans import MAX_WIDTH, ORDER, Scan, advanced, due_filter
 COUNTABLE: Final[dict[str, Any]] = {"$gte": 0, "$lt": MAX_ATTEMPTS, "$not": {"$type": "array"}}
 """What ``attempts`` must be to be incremented: one document where it is not would end the whole stamp."""
 
+MANY_QUEUES: Final = 10_000
+"""So many queues come in one answer."""
+
 _KEYS: Final = CodecOptions[dict[str, Any]](
     tz_aware=True,
     datetime_conversion=DatetimeConversion.DATETIME_AUTO,
@@ -40,7 +43,6 @@ class Claim:
     Attributes:
         tasks: Held under the lease, in the order of the queue.
         retries: Ids of those tasks that were read in the lane retry.
-        suspects: Still free; their worker vanished before, so each is claimed by its id and run alone.
         unclaimable: Still free, and no claim can ever take them.
         scanned, lost: Ids that were read and tried, and those another claimer was quicker with.
         denied: Retries that were read, but not granted.
@@ -54,7 +56,6 @@ class Claim:
     scan: Scan
     tasks: tuple[Task | Malformed, ...] = ()
     retries: tuple[TaskId, ...] = ()
-    suspects: tuple[Task, ...] = ()
     unclaimable: tuple[Malformed, ...] = ()
     scanned: int = 0
     lost: int = 0
@@ -69,7 +70,9 @@ def queues(tasks: Tasks) -> list[Any]:
     """Return the distinct queues of pending tasks; something other than text is a document to be adopted."""
     with translated():
         found = tasks.with_options(codec_options=_KEYS).aggregate(
-            [{"$match": {"status": "pending"}}, {"$group": {"_id": "$queue"}}], hint=indexes.CLAIM
+            [{"$match": {"status": "pending"}}, {"$group": {"_id": "$queue"}}],
+            hint=indexes.CLAIM,
+            batchSize=MANY_QUEUES,
         )
         return [group["_id"] for group in found]
 
@@ -83,12 +86,13 @@ def claim(
     now: datetime,
     rng: random.Random,
     grant: Callable[[int], int] = lambda wanted: wanted,
+    without: Sequence[TaskId] = (),
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Claim:
     """Take up to *limit* due tasks of the scan's lanes under *lease*, whose token must be new.
 
     *grant* is asked how many of so many retries may be taken, once it is known that they are there and before any
-    is; what it raises comes through, with nothing changed.
+    is; what it raises comes through, with nothing changed. *without* are ids to be left alone.
 
     Raises:
         UnavailableError: The ids could not be read; nothing was changed.
@@ -96,11 +100,12 @@ def claim(
     """
     limit = max(limit // scan.narrow, 1)
     started = monotonic()
-    reach = limit * scan.width + len(scan.hopeless)
+    avoided = [*scan.hopeless, *without]
+    reach = limit * scan.width + len(avoided)
     window = due_keys(tasks, scan, limit=reach, now=now)
     look_sec = monotonic() - started
     dry = len(window) < reach
-    window = [key for key in window if key["_id"] not in scan.hopeless]
+    window = [key for key in window if key["_id"] not in avoided]
     dry = dry and len(window) <= limit
     chosen, denied = _granted(window if len(window) <= limit else _sample(window, limit, rng), grant)
     if not chosen:
@@ -133,18 +138,16 @@ def take(
     lease: Lease,
     now: datetime,
     where: dict[str, Any] | None = None,
-    suspects: bool = False,
 ) -> Claim:
     """Stamp those of *ids* that are still free, due and as *where* says with *lease*; read back what carries it.
 
-    A task whose worker vanished before is taken only if *suspects* is true. Any error of the driver ends up
-    in the returned claim.
+    Any error of the driver ends up in the returned claim.
     """
     error: PyMongoError | None = None
     stamped = -1
     try:
         stamped = tasks.update_many(
-            {"_id": {"$in": ids}, **(where or {}), **_free(now, suspects=suspects)}, _stamp(lease, now)
+            {"_id": {"$in": ids}, **(where or {}), **_free(now)}, _stamp(lease, now)
         ).matched_count
     except PyMongoError as interrupted:
         error = interrupted
@@ -158,7 +161,7 @@ def take(
         )
     except PyMongoError as blind:
         return Claim(scan=_NOWHERE, scanned=len(ids), error=error or blind, unresolved=True)
-    return _sorted_out(found, lease=lease, now=now, tried=len(ids), error=error)
+    return _sorted_out(found, lease=lease, tried=len(ids), error=error)
 
 
 _NOWHERE: Final = Scan(queue="", lanes=())
@@ -174,9 +177,8 @@ def _as_read(keys: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _free(now: datetime, *, suspects: bool) -> dict[str, Any]:
-    free = {"status": "pending", "due_at": {"$lte": now}, "attempts": COUNTABLE}
-    return free if suspects else free | {"crashes": {"$not": {"$gt": 0}}}
+def _free(now: datetime) -> dict[str, Any]:
+    return {"status": "pending", "due_at": {"$lte": now}, "attempts": COUNTABLE}
 
 
 def _stamp(lease: Lease, now: datetime) -> dict[str, Any]:
@@ -187,25 +189,18 @@ def _stamp(lease: Lease, now: datetime) -> dict[str, Any]:
     }
 
 
-def _sorted_out(
-    found: list[RawBSONDocument], *, lease: Lease, now: datetime, tried: int, error: PyMongoError | None
-) -> Claim:
+def _sorted_out(found: list[RawBSONDocument], *, lease: Lease, tried: int, error: PyMongoError | None) -> Claim:
     held: list[Task | Malformed] = []
-    suspects: list[Task] = []
     unclaimable: list[Malformed] = []
     for raw in found:
         task = read(raw)
         if task.lease is not None and task.lease.token == lease.token:
             held.append(task)
-        elif isinstance(task, Malformed):
-            if not _countable(decode(raw).get("attempts")):
-                unclaimable.append(task)
-        elif task.crashes > 0 and task.due_at <= now:
-            suspects.append(task)
+        elif isinstance(task, Malformed) and not _countable(decode(raw).get("attempts")):
+            unclaimable.append(task)
     return Claim(
         scan=_NOWHERE,
         tasks=tuple(sorted(held, key=_queue_order)),
-        suspects=tuple(suspects),
         unclaimable=tuple(unclaimable),
         scanned=tried,
         lost=tried - len(found),

@@ -1,4 +1,4 @@
-"""One task by its id: looked up, or cancelled."""
+"""One task by its id, looked up or cancelled; and when the next one is due."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from pymongo import ReturnDocument
 
 from tidemill import indexes
-from tidemill.documents import read
+from tidemill.documents import decode, read
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.store.collections import Tasks, translated
 
@@ -38,6 +38,15 @@ def asked_to_stop(tasks: Tasks, owner: str) -> list[TaskId]:
     where = {"status": "processing", "lease.owner": owner, "cancel_requested_at": {"$type": "date"}}
     with translated():
         return [raw["_id"] for raw in tasks.find(where, {"_id": 1}, hint=indexes.OWNERS)]
+
+
+def next_due(tasks: Tasks, *, now: datetime, until: datetime, limit: int) -> list[tuple[datetime, str, str]]:
+    """Return when delayed tasks become due after *now*, up to *until*, in order; each with its queue and lane."""
+    where = {"status": "pending", "next_retry_at": {"$type": "date", "$gt": now, "$lte": until}}
+    with translated():
+        found = tasks.find(where, {"_id": 0, "next_retry_at": 1, "queue": 1, "lane": 1}, hint=indexes.DELAYED)
+        keys = [decode(raw) for raw in found.sort("next_retry_at").limit(limit)]
+    return [(key["next_retry_at"], str(key.get("queue")), str(key.get("lane"))) for key in keys]
 
 
 def _stopped(stops: Any, *, now: datetime) -> dict[str, Any]:  # noqa: ANN401 - an aggregation expression

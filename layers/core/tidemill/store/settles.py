@@ -65,10 +65,9 @@ def settle(
 
 def release(tasks: Tasks, held: Sequence[Task], *, now: datetime) -> int:
     """Give back claims that did not start, attempts refunded; return how many still were ours to give."""
-    tokens = sorted({task.lease.token for task in held if task.lease is not None})
     with translated():
         return tasks.update_many(
-            {"_id": {"$in": [task.id for task in held]}, "lease.token": {"$in": tokens}}, _released(now)
+            {"_id": {"$in": [task.id for task in held]}, "lease.token": {"$in": _tokens(held)}}, _released(now)
         ).matched_count
 
 
@@ -88,8 +87,14 @@ def release_unseen(tasks: Tasks, *, owner: str, tokens: Sequence[str], started: 
 
 
 def extend(tasks: Tasks, held: Sequence[Task], *, until: datetime) -> list[Task]:
-    """Move the end of leases to *until*, also of one that ran out and nobody took; return those that were lost."""
+    """Move the end of leases to *until*, also of one that ran out and nobody took; return those that were lost.
+
+    Raises:
+        UnavailableError: Some, all or none were moved; repeat it.
+    """
     leases = [(task, task.lease) for task in held if task.lease is not None]
+    if not leases:
+        return []
     with translated():
         moved = tasks.bulk_write(
             [UpdateOne(_guard(task.id, lease), {"$set": {"lease.expires_at": until}}) for task, lease in leases],
@@ -97,7 +102,9 @@ def extend(tasks: Tasks, held: Sequence[Task], *, until: datetime) -> list[Task]
         ).matched_count
         if moved == len(leases):
             return []
-        return [task for task, lease in leases if tasks.find_one(_guard(task.id, lease), {"_id": 1}) is None]
+        where = {"_id": {"$in": [task.id for task, _ in leases]}, "lease.token": {"$in": _tokens(held)}}
+        kept = [(raw["_id"], raw["lease"]["token"]) for raw in tasks.find(where, {"lease.token": 1})]
+    return [task for task, lease in leases if (task.id, lease.token) not in kept]
 
 
 def _write(
@@ -135,6 +142,10 @@ def _released(now: datetime) -> dict[str, Any]:
         "$unset": {"lease": ""},
         "$inc": {"attempts": -1},
     }
+
+
+def _tokens(held: Sequence[Task]) -> list[str]:
+    return sorted({task.lease.token for task in held if task.lease is not None})
 
 
 def _guard(task_id: TaskId, lease: Lease) -> dict[str, Any]:

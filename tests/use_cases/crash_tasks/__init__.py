@@ -1,0 +1,1 @@
+"""Task functions that end their process, and one that does no harm."""
