@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pymongo
@@ -27,6 +29,7 @@ PATIENCE_SEC = 4.0
 
 logger = Logger(service="tidemill-enqueue")
 app = APIGatewayRestResolver(debug=False)  # else POWERTOOLS_DEV prints every event, payload and all
+bootstrap.get_ready_to_wake()
 
 
 def lambda_handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
@@ -37,6 +40,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> dict[str, A
         return {"statusCode": answer.status, "headers": dict(answer.headers), "body": answer.body}
     with pymongo.timeout(PATIENCE_SEC):
         answered: dict[str, Any] = app.resolve(event, context)
+    _make_up()
     return answered
 
 
@@ -48,6 +52,8 @@ def enqueue() -> Response[str]:
     request = gateway.requested_task(event, bootstrap.directory(), max_timeout=longest)
     task_id, is_new = bootstrap.queue().accept(request, trace=gateway.trace(event))
     logger.info("accepted", task_id=str(task_id), task_name=request.name, is_new=is_new)
+    if is_new and request.starts_at(datetime.now(UTC)) is None:
+        _wake()
     return _response(gateway.accepted(task_id, is_new=is_new, event=event))
 
 
@@ -83,6 +89,24 @@ def refuse(error: Exception) -> Response[str]:
 def no_route(_: NotFoundError) -> Response[str]:
     """Answer what no route takes."""
     return _response(gateway.refused(HttpError(404, "not_found", "there is no such resource")))
+
+
+def _wake() -> None:
+    """Have the task that was just taken in run now, not at the next tick."""
+    waker = bootstrap.waker()
+    _tell(None if waker is None else waker.wake())
+
+
+def _make_up() -> None:
+    """Wake for a task of an earlier request whose own wake came to nothing."""
+    with suppress(TidemillError):  # without settings, of which the answer has told already
+        waker = bootstrap.waker()
+        _tell(None if waker is None else waker.make_up())
+
+
+def _tell(trouble: str | None) -> None:
+    if trouble is not None:
+        logger.warning("not_woken", reason=trouble)
 
 
 def _own(task_id: TaskId) -> Task:

@@ -12,7 +12,9 @@ from tidemill import bootstrap
 from tidemill.reclaim import reclaim
 from tidemill.requests import SweepRequest, dead_owner, parsed
 
-MARGIN = timedelta(seconds=20)
+MARGIN = timedelta(seconds=5)
+PATIENCE_SEC = 2.0
+"""How long to wait for an executor to be summoned: a first call makes its client and its connection."""
 
 logger = Logger(service="tidemill-reclaim")
 
@@ -31,4 +33,13 @@ def lambda_handler(event: Any, context: LambdaContext | None) -> dict[str, Any]:
     missing = bootstrap.missing_indexes()
     report = reclaim(bootstrap.keeper(), until=bootstrap.until(context, margin=MARGIN), dead_owner=owner)
     logger.info("reclaimed", extra={"dead_owner": owner, "missing_indexes": list(missing), **report})
+    if owner is not None and (report["reclaimed"] or bootstrap.turned_away()):
+        _summon(event["requestContext"]["functionArn"])
     return report | {"missing_indexes": list(missing)}
+
+
+def _summon(function: object) -> None:
+    """Start an executor in the place of the dead one: of the same function, which its failure names."""
+    summoner = bootstrap.summoner_of(function)
+    if summoner is not None and not summoner.summon(patience_sec=PATIENCE_SEC):
+        logger.warning("not_summoned", reason=summoner.trouble)

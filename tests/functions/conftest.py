@@ -16,16 +16,19 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 
 from tests.functions import calls
 from tests.functions.calls import Answer
-from tidemill import bootstrap, control
+from tests.functions.lambda_api import FakeLambda
+from tidemill import aws, bootstrap, control
 from tidemill.clock import ServerClock
 from tidemill.registry import load
 from tidemill.testing import FakeContext, Mongod
 
 VARIABLES = (
-    "MONGODB_URI", "MONGODB_SECRET_ARN", "MONGODB_DATABASE", "TASK_TIMEOUT_SEC", "MAX_TASK_TIMEOUT_SEC",
+    "MONGODB_URI", "MONGODB_SECRET_ARN", "MONGODB_DATABASE", "TASK_PACKAGE", "TASK_TIMEOUT_SEC", "MAX_TASK_TIMEOUT_SEC",
     "CONCURRENCY", "BATCH_SIZE", "RETRY_POLICY", "SELECTION", "RETRY_SHARE", "DEFAULT_TASK", "RETENTION_DAYS",
-    "AWS_LAMBDA_FUNCTION_VERSION",
+    "AWS_LAMBDA_FUNCTION_VERSION", "AWS_LAMBDA_FUNCTION_NAME", "AWS_SAM_LOCAL", "MAX_EXECUTORS", "LINGER_SEC",
+    "EXECUTE_FUNCTION",
 )  # fmt: skip
+EXECUTOR = "tidemill-ExecuteFunction-Zx4Qw8Er2Ty6"
 CACHED = [value for value in vars(bootstrap).values() if hasattr(value, "cache_clear")]
 MADE_BY_DRIVER = {"hello", "ping", "endSessions", "saslStart", "saslContinue"}
 
@@ -140,6 +143,15 @@ def deployed(bare: Deployed, mongod: Mongod, db: Database[Any]) -> Deployed:
 
 
 @pytest.fixture
+def fake(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> FakeLambda:
+    """The functions in Lambda, whose client is this one."""
+    made = FakeLambda()
+    monkeypatch.setattr(aws, "lambda_client", lambda: made)
+    deployed.set(AWS_LAMBDA_FUNCTION_NAME="this", EXECUTE_FUNCTION=EXECUTOR, LINGER_SEC=None)
+    return made
+
+
+@pytest.fixture
 def unchanged(_shared: tuple[Deployed, Database[Any]]) -> Iterator[Deployed]:
     """The functions, for requests that must change nothing: so the tests of a module can share one database."""
     deployed, db = _shared
@@ -169,5 +181,5 @@ def _installed(environment: pytest.MonkeyPatch) -> Iterator[Deployed]:
 
 
 def _settle_in(deployed: Deployed, mongod: Mongod, db: Database[Any]) -> None:
-    deployed.set(MONGODB_URI=mongod.uri, MONGODB_DATABASE=db.name)
+    deployed.set(MONGODB_URI=mongod.uri, MONGODB_DATABASE=db.name, LINGER_SEC="0")
     control.declare_types(db, load("tasks"), release="1", now=ServerClock(db).now())

@@ -51,6 +51,12 @@ def due(db: Database[Any], **fields: Any) -> Any:
     return db.tasks.insert_one(document(datetime(2026, 7, 1, tzinfo=UTC), **fields)).inserted_id
 
 
+def _dates(value: Any) -> list[datetime]:
+    if isinstance(value, dict | list):
+        return [one for inner in (value.values() if isinstance(value, dict) else value) for one in _dates(inner)]
+    return [value] if isinstance(value, datetime) else []
+
+
 @pytest.mark.parametrize(
     "event",
     [
@@ -118,14 +124,53 @@ def test_without_a_context_it_lives_as_long_as_by_default(db: Database[Any]) -> 
     assert app("execute").lambda_handler({}, None)["done"] == 1
 
 
-@pytest.mark.parametrize("left", [10, 0, -1])
-def test_an_invocation_that_is_nearly_over_claims_nothing(deployed: Deployed, db: Database[Any], left: int) -> None:
+@pytest.mark.parametrize("left", [59, 10, 0, -1])
+def test_an_invocation_that_is_nearly_over_claims_nothing_and_says_what_to_change(
+    deployed: Deployed, db: Database[Any], left: int
+) -> None:
     due(db)
 
     report = deployed.invoke("execute", {}, FakeContext(timedelta(seconds=left)))
 
-    assert report == dict.fromkeys(NAMES, 0)
+    assert report == {"skipped": "time"} | dict.fromkeys(NAMES, 0)
     assert [task["status"] for task in db.tasks.find()] == ["pending"]
+    assert db.control.count_documents({}) == 0
+    warning = deployed.log()[-1]
+    assert (warning["message"], warning["level"]) == ("short_of_time", "WARNING")
+    assert warning["reason"].startswith("nothing can be claimed: give the function a timeout of 120 s")
+
+
+def test_an_invocation_that_is_shorter_than_two_longest_tasks_is_warned_of(deployed: Deployed) -> None:
+    deployed.invoke("execute", {}, FakeContext(timedelta(seconds=100)))
+
+    [report, warning] = deployed.log()
+    assert (report["message"], warning["message"]) == ("executed", "short_of_time")
+    assert "or lower MAX_TASK_TIMEOUT_SEC" in warning["reason"]
+
+
+def test_without_a_seat_it_leaves_at_once(deployed: Deployed, db: Database[Any]) -> None:
+    due(db)
+    deployed.set(MAX_EXECUTORS="1")
+    until = datetime.now(UTC) + timedelta(minutes=1)
+    db.control.insert_one({"_id": "seats", "holds": [{"owner": "o", "execution": "e", "n": 1, "until": until}]})
+
+    report = deployed.invoke("execute")
+
+    assert report == {"skipped": "seats"} | dict.fromkeys(NAMES, 0)
+    assert deployed.log()[-1]["skipped"] == "seats"
+    assert [task["status"] for task in db.tasks.find()] == ["pending"]
+
+
+def test_its_seat_ends_a_little_after_the_invocation_and_is_left_by_then(deployed: Deployed, db: Database[Any]) -> None:
+    before = datetime.now(UTC)
+
+    deployed.invoke("execute", {}, FakeContext(timedelta(seconds=100), request_id="r-1"))
+
+    [taken, _] = [command for name, command in deployed.commands() if name == "findAndModify"]
+    assert "r-1" in str(taken["update"])
+    [until] = {one for one in _dates(taken["update"]) if one > before + timedelta(seconds=10)}
+    assert abs(until - before - timedelta(seconds=105)) < timedelta(seconds=2)
+    assert db.control.find_one({"_id": "seats"})["holds"] == []  # type: ignore[index]
 
 
 def test_its_leases_carry_the_request_id_and_end_with_the_invocation(deployed: Deployed, db: Database[Any]) -> None:
@@ -161,14 +206,14 @@ def test_a_task_module_that_cannot_be_imported_is_named_and_nothing_is_claimed(
     (package / "__init__.py").touch()
     (package / "bad.py").write_text("import sys; sys.exit(1)")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(bootstrap, "TASK_PACKAGE", "broken_tasks")
+    deployed.set(TASK_PACKAGE="broken_tasks")
     due(db)
 
     for _ in range(2):
         with pytest.raises(RegistrationError, match=r"broken_tasks\.bad"):
             deployed.invoke("execute")
 
-    assert len(deployed.clients) == 1
+    assert deployed.clients == []
     assert [task["status"] for task in db.tasks.find()] == ["pending"]
 
 

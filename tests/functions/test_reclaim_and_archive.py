@@ -13,19 +13,24 @@ from tests.functions.calls import app, request, sample
 from tests.functions.conftest import Deployed
 from tests.functions.test_enqueue_events import ALB, SCHEDULED, V2
 from tidemill import InvalidRequestError
-from tidemill.reclaim import NAMES
+from tidemill.reclaim import GAUGES, NAMES
 from tidemill.testing import FakeContext
 
-EMPTY = {"reclaim": dict.fromkeys(NAMES, 0) | {"missing_indexes": []}, "archive": {"moved": 0, "stuck": 0}}
+EMPTY: dict[str, dict[str, Any]] = {
+    "reclaim": dict.fromkeys(NAMES, 0) | {"missing_indexes": []},
+    "archive": {"moved": 0, "stuck": 0},
+}
+IDLE = {"reclaim": EMPTY["reclaim"] | dict.fromkeys(GAUGES, 0), "archive": EMPTY["archive"]}
 BOTH = tuple(EMPTY)
+INTERRUPTED = 11601
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("function", BOTH)
 @pytest.mark.parametrize("event", [None, {}])
 def test_nothing_to_do_is_a_report_of_zeros(deployed: Deployed, function: str, event: Any) -> None:
-    assert deployed.invoke(function, event) == EMPTY[function]
-    assert app(function).lambda_handler(event, None) == EMPTY[function]
+    assert deployed.invoke(function, event) == IDLE[function]
+    assert app(function).lambda_handler(event, None) == IDLE[function]
 
 
 @pytest.mark.parametrize("function", BOTH)
@@ -65,6 +70,23 @@ def test_a_second_report_of_a_death_takes_nothing_more(deployed: Deployed, db: D
     assert [deployed.invoke("reclaim", event)["reclaimed"] for _ in range(2)] == [1, 0]
     [task] = db.tasks.find()
     assert (task["attempts"], task["crashes"]) == (0, 1)
+
+
+def test_a_death_is_not_lost_on_an_index_that_could_not_be_looked_for(deployed: Deployed, db: Database[Any]) -> None:
+    event = sample("execute_failed")
+    lease = {
+        "token": "t",
+        "owner": event["requestContext"]["requestId"],
+        "expires_at": datetime.now(UTC) + timedelta(minutes=1),
+    }
+    db.tasks.insert_one(document(LONG_AGO, status="processing", attempts=1, lease=lease))
+    data = {"failCommands": ["listIndexes"], "appName": "tidemill-reclaim", "errorCode": INTERRUPTED}
+    db.client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=data)
+
+    report = deployed.invoke("reclaim", event)
+
+    assert report["reclaimed"] == 1
+    assert report["missing_indexes"]
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,10 @@ class Asked(dict[str, str]):
         self.names.add(name)
         return default
 
-    def ours(self) -> set[str]:
-        return {name for name in self.names if not name.startswith("AWS_")}
+    def ours(self, function: str = "EnqueueFunction") -> set[str]:
+        """What was looked for and is not the platform's; only `enqueue` wakes another function by its name."""
+        others = set() if function == "EnqueueFunction" else {"EXECUTE_FUNCTION"}
+        return {name for name in self.names if not name.startswith("AWS_")} - others
 
 
 def variables(template: dict[str, Any], name: str) -> dict[str, Any]:
@@ -37,7 +39,7 @@ def variables(template: dict[str, Any], name: str) -> dict[str, Any]:
 def deployed(template: dict[str, Any], name: str, **chosen: object) -> dict[str, str]:
     """The variables of a function as Lambda would set them, with the defaults of what is not *chosen*."""
     defaults = {p: template["Parameters"][p].get("Default", f"the {p}") for p in template["Parameters"]}
-    values = {"AWS::StackName": "tidemill"} | defaults | chosen
+    values = {"AWS::StackName": "tidemill", "ExecuteFunction": "the executor"} | defaults | chosen
 
     def resolved(value: Any) -> str:
         if isinstance(value, dict) and "Fn::FindInMap" in value:
@@ -53,7 +55,7 @@ def test_every_variable_that_the_core_reads_is_declared(template: dict[str, Any]
     asked = Asked()
     from_environment(asked)
 
-    assert asked.ours() - variables(template, name).keys() == set()
+    assert asked.ours(name) - variables(template, name).keys() == set()
 
 
 def test_every_variable_that_the_task_functions_read_is_declared_for_executors(template: dict[str, Any]) -> None:
@@ -67,7 +69,8 @@ def test_every_variable_that_the_task_functions_read_is_declared_for_executors(t
 
 @each_function
 def test_an_untouched_deployment_has_the_defaults_of_the_code(template: dict[str, Any], name: str) -> None:
-    expected = Settings(secret_arn="the MongoSecretArn")
+    woken = "the executor" if name == "EnqueueFunction" else None
+    expected = Settings(secret_arn="the MongoSecretArn", execute_function=woken)
 
     assert from_environment(deployed(template, name)) == expected
 
@@ -78,6 +81,7 @@ def test_a_function_is_told_what_was_chosen(template: dict[str, Any]) -> None:
         "ExecuteFunction",
         MongoDatabase="app",
         Concurrency=4,
+        MaxExecutors=2,
         DefaultTask="legacy",
         RetentionDays=30,
         RetryPolicy='{"strategy":"linear","base_sec":60,"max_retries":4}',
@@ -85,6 +89,7 @@ def test_a_function_is_told_what_was_chosen(template: dict[str, Any]) -> None:
     settings = from_environment(environment)
 
     assert (settings.database, settings.concurrency, settings.adopt_as) == ("app", 4, "legacy")
+    assert settings.max_executors == 2
     assert settings.retention.days == 30
     assert settings.retry == RetryPolicy(max_retries=4, backoff=Backoff(strategy="linear", base_sec=60))
 
@@ -101,6 +106,13 @@ def test_an_executor_has_time_for_a_longest_task_claimed_as_late_as_possible(
 
     assert 2 * (settings.max_task_timeout + settings.margin).total_seconds() <= timeout
     assert settings.task_timeout <= settings.max_task_timeout
+
+
+def test_only_enqueue_is_told_whom_to_wake(template: dict[str, Any]) -> None:
+    told = {name: variables(template, name).get("EXECUTE_FUNCTION") for name in FUNCTIONS}
+
+    assert told.pop("EnqueueFunction") == {"Ref": "ExecuteFunction"}
+    assert set(told.values()) == {None}
 
 
 @each_function

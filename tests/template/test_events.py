@@ -23,6 +23,8 @@ HTTP = {
 }
 DIRECT = {
     "tick": {"source": "tick"},
+    "wake": {"source": "wake"},
+    "backlog": {"source": "backlog"},
     "tick_retries": {"source": "tick", "lane": "retry", "batch_size": 20, "concurrency": 8},
     "reclaim": {},
     "archive": {},

@@ -56,6 +56,10 @@ def test_each_is_in_a_group(template: dict[str, Any], parameters: dict[str, Any]
     assert sorted(name for group in groups for name in group["Parameters"]) == sorted(parameters)
 
 
+def test_there_is_at_least_one_executor_and_five_are_usual(parameters: dict[str, Any]) -> None:
+    assert (parameters["MaxExecutors"]["MinValue"], parameters["MaxExecutors"]["Default"]) == (1, 5)
+
+
 def test_an_executor_may_run_for_up_to_fifteen_minutes(parameters: dict[str, Any]) -> None:
     values = parameters["ExecuteTimeout"]["AllowedValues"]
 

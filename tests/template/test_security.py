@@ -22,10 +22,20 @@ NAMES = {
 
 
 def statements(resources: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every statement, with the role it is for."""
     for name, resource in resources.items():
+        properties = resource["Properties"]
         if resource["Type"] == "AWS::IAM::Role":
-            for policy in resource["Properties"].get("Policies", []):
+            for policy in properties.get("Policies", []):
                 yield from ((name, statement) for statement in policy["PolicyDocument"]["Statement"])
+        if resource["Type"] == "AWS::IAM::Policy":
+            for role in properties["Roles"]:
+                yield from ((role["Ref"], statement) for statement in properties["PolicyDocument"]["Statement"])
+
+
+def actions(statement: dict[str, Any]) -> list[str]:
+    found: str | list[str] = statement["Action"]
+    return [found] if isinstance(found, str) else found
 
 
 def texts(value: object) -> Iterator[str]:
@@ -88,6 +98,44 @@ def test_a_function_reads_the_one_secret(resources: dict[str, Any], name: str) -
 
     assert statement["Action"] == ["secretsmanager:GetSecretValue"]
     assert statement["Resource"] == {"Fn::Sub": ["${secretArn}", {"secretArn": {"Ref": "MongoSecretArn"}}]}
+
+
+def test_these_are_all_who_may_start_an_executor(resources: dict[str, Any]) -> None:
+    executor = {"Fn::GetAtt": ["ExecuteFunction", "Arn"]}
+
+    assert sorted(role for role, statement in statements(resources) if statement["Resource"] == executor) == [
+        "EnqueueFunctionRole",
+        "ExecuteFunctionRole",
+        "ExecuteFunctionTickRole",
+        "ReclaimFunctionRole",
+    ]
+    assert {tuple(actions(s)) for _, s in statements(resources) if s["Resource"] == executor} == {
+        ("lambda:InvokeFunction",)
+    }
+
+
+def test_no_resource_lets_others_start_an_executor(resources: dict[str, Any]) -> None:
+    invoked = [r["Properties"]["FunctionName"] for r in resources.values() if r["Type"] == "AWS::Lambda::Permission"]
+
+    assert {name["Ref"] for name in invoked} == {"EnqueueFunction"}
+
+
+@pytest.mark.parametrize("name", SECRET_READERS)
+def test_a_function_may_do_no_more_than_its_work_takes(resources: dict[str, Any], name: str) -> None:
+    allowed = {action for role, s in statements(resources) if role == f"{name}Role" for action in actions(s)}
+
+    assert allowed - {"secretsmanager:GetSecretValue"} == {
+        "EnqueueFunction": {"lambda:InvokeFunction", "sqs:SendMessage"},
+        "ExecuteFunction": {"lambda:InvokeFunction"},
+        "ReclaimFunction": {"lambda:InvokeFunction"},
+        "ArchiveFunction": set(),
+    }.get(name)
+
+
+def test_a_role_does_not_name_the_function_it_is_of_nor_one_that_waits_for_it(resources: dict[str, Any]) -> None:
+    """A circle, which the transform does not see: `SummonFromExecute` and `SummonFromReclaim` are there for that."""
+    for name in ("ExecuteFunctionRole", "ReclaimFunctionRole"):
+        assert "ExecuteFunction" not in set(texts(resources[name]))
 
 
 def test_reclaim_refers_to_no_other_function(resources: dict[str, Any]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from typing import Any, Final, Protocol
@@ -13,23 +15,31 @@ import pymongo
 from pymongo.database import Database
 from pymongo.errors import ConfigurationError, InvalidURI
 
-from tidemill import control, indexes, settings
+from tidemill import aws, control, indexes, settings
 from tidemill.client import Queue
-from tidemill.clock import ServerClock
-from tidemill.control import Directory, OptionsReader
+from tidemill.clock import ServerClock, Uptime
+from tidemill.control import Directory, OptionsReader, Seats
 from tidemill.documents import DEAD_LETTERS
-from tidemill.errors import RefusedError, RegistrationError, SettingsError, UnsupportedServerError
+from tidemill.errors import (
+    RefusedError,
+    RegistrationError,
+    SettingsError,
+    TidemillError,
+    UnavailableError,
+    UnsupportedServerError,
+)
 from tidemill.executor import Order, Runtime
+from tidemill.executor.linger import SUMMONED_SEC
+from tidemill.isolation import Isolation, Nursery
 from tidemill.model import LANES
 from tidemill.reclaim import Keeper
 from tidemill.registry import Registry, load
-from tidemill.requests import ExecuteRequest
+from tidemill.requests import MAX_TIMEOUT_SEC, ExecuteRequest
 from tidemill.store import Tasks, majority, open_tasks, translated
+from tidemill.summon import PATIENCE_SEC, QUIET_SEC, Summoner, Waker
 
 LOCAL_LIFE: Final = timedelta(seconds=120)
 """How long a call without a Lambda context is taken to live."""
-
-TASK_PACKAGE: Final = "tasks"
 
 
 class Context(Protocol):
@@ -38,6 +48,10 @@ class Context(Protocol):
     @property
     def aws_request_id(self) -> str:
         """The id of the invocation."""
+
+    @property
+    def invoked_function_arn(self) -> str:
+        """The function that was invoked, perhaps with a qualifier."""
 
     def get_remaining_time_in_millis(self) -> int:
         """Return what is left of the invocation."""
@@ -99,36 +113,90 @@ def queue() -> Queue:
 @cache
 def directory() -> Directory:
     """Return the declared names the enqueue function accepts."""
-    return Directory(database("enqueue", timeout_sec=4.0))
+    return Directory(database("enqueue", timeout_sec=4.0), monotonic=Uptime())
 
 
 @cache
 def runtime() -> Runtime:
     """Return what executions share, with the task functions imported and declared."""
-    db = database("execute", pool=4)
-    clock = ServerClock(db)
-    registry = load(TASK_PACKAGE)
+    registry = load(chosen().task_package)
     _refuse_what_never_fits(registry)
-    control.declare_types(db, registry, release=chosen().release, now=clock.now())
-    return Runtime(
-        tasks=open_tasks(db),
-        registry=registry,
-        settings=chosen(),
-        clock=clock,
-        options=OptionsReader(db).options,
-    )
+    return _runtime(database("execute", pool=4), registry, chosen(), isolation=Nursery(chosen().task_package))
+
+
+def worker_runtime(package: str) -> Runtime:
+    """Return what a process that stays needs, with the task functions of *package* imported and declared.
+
+    Since it has no end, no timeout is too long for it.
+
+    Raises:
+        RegistrationError: There is nothing in the package that could be run.
+    """
+    registry = load(package)
+    if not len(registry):
+        raise RegistrationError(f"the modules of {package} register no task function")
+    longest = timedelta(seconds=MAX_TIMEOUT_SEC)
+    db = database("work", timeout_sec=5.0, pool=4)
+    return _runtime(db, registry, replace(chosen(), max_task_timeout=longest), isolation=Nursery(package))
+
+
+@cache
+def seats() -> Seats:
+    """Return the seats of the deployment's executors."""
+    return Seats(database("execute", pool=4), limit=chosen().max_executors)
+
+
+@cache
+def waker() -> Waker | None:
+    """Return what wakes an executor for a new task; ``None`` where there is none to wake, or outside of Lambda."""
+    function = chosen().execute_function
+    if function is None or not _is_in_lambda():
+        return None
+    _hush_drivers()
+    # Where executors linger less, less can be left to one that was woken before.
+    quiet_sec = QUIET_SEC * min(chosen().linger.total_seconds() / SUMMONED_SEC, 1.0)
+    return Waker(Summoner(aws.Starter(function, source="wake").start), quiet_sec=quiet_sec)
+
+
+def get_ready_to_wake() -> None:
+    """Do what a first wake would have no time for, where there will be one: for the start of a container.
+
+    It raises nothing and takes little longer than a wake; what is wrong, requests and wakes will say.
+    """
+    if not _is_in_lambda():
+        return
+    with suppress(TidemillError):
+        function = chosen().execute_function
+        if function is not None:
+            _hush_drivers()
+            aws.lambda_client()
+            Summoner(aws.Starter(function, source="wake").check).summon(patience_sec=PATIENCE_SEC)
+
+
+def summoner(context: Context | None) -> Summoner | None:
+    """Return what starts more executors of the kind that was invoked; ``None`` outside of Lambda."""
+    return None if context is None or not _is_in_lambda() else summoner_of(context.invoked_function_arn)
+
+
+def summoner_of(function: object) -> Summoner | None:
+    """Return what starts executors where *function* is the ARN of one; ``None`` where not, or outside of Lambda."""
+    arn = aws.unqualified(function)
+    if arn is None or not _is_in_lambda():
+        return None
+    _hush_drivers()
+    return Summoner(aws.Starter(arn, source="backlog").start)
 
 
 @cache
 def keeper() -> Keeper:
     """Return what reclaiming needs."""
     db = database("reclaim")
-    known = Directory(db)
+    known = Directory(db, monotonic=Uptime())
     return Keeper(
         tasks=open_tasks(db),
         clock=ServerClock(db),
         policy=lambda task: control.policy_of(task, known, deployment=chosen().retry),
-        options=OptionsReader(db).options,
+        options=OptionsReader(db, monotonic=Uptime()).options,
         adopt_as=chosen().adopt_as,
     )
 
@@ -136,16 +204,15 @@ def keeper() -> Keeper:
 def missing_indexes() -> tuple[str, ...]:
     """Make the indexes that are missing while that is quick; return the names of those that still are.
 
-    Done once per process, but again as long as some are missing. Where the database refuses, that is returned
-    instead: housekeeping must not keep anybody from reclaiming.
-
-    Raises:
-        UnavailableError: MongoDB failed.
+    Done once per process, but again as long as some are missing. Where the database refuses, or fails, that is
+    returned instead: housekeeping must not keep anybody from reclaiming, least of all what a death has left.
     """
     try:
         names = _maintained()
     except RefusedError as error:
         return (f"{error}: run `tidemill indexes`",)
+    except UnavailableError as error:
+        return (str(error),)
     if names:
         _maintained.cache_clear()
     return names
@@ -163,12 +230,18 @@ def order(request: ExecuteRequest, context: Context | None) -> Order:
     return Order(
         owner=owner(context),
         remaining=remaining(context),
+        source=request.source,
         queues=tuple(request.queues),
         lanes=LANES if request.lane is None else (request.lane,),
         selection=request.selection,
         concurrency=request.concurrency,
         batch_size=request.batch_size,
     )
+
+
+def turned_away() -> bool:
+    """Tell whether executors were turned away since the last one left, and take that as seen to."""
+    return Seats(database("reclaim"), limit=chosen().max_executors).answer_knock()
 
 
 def owner(context: Context | None) -> str:
@@ -190,6 +263,24 @@ def until(context: Context | None, *, margin: timedelta) -> float:
 def _maintained() -> tuple[str, ...]:
     with translated():
         return tuple(one.name for one in indexes.maintain(database("reclaim"), retention=chosen().retention))
+
+
+def _runtime(db: Database[Any], registry: Registry, choices: settings.Settings, *, isolation: Isolation) -> Runtime:
+    clock = ServerClock(db)
+    control.declare_types(db, registry, release=choices.release, now=clock.now())
+    return Runtime(
+        tasks=open_tasks(db),
+        registry=registry,
+        settings=choices,
+        clock=clock,
+        options=OptionsReader(db, monotonic=Uptime()).options,
+        isolation=isolation,
+    )
+
+
+def _is_in_lambda() -> bool:
+    """Tell whether functions can be invoked: this is one, and not on somebody's own machine."""
+    return "AWS_LAMBDA_FUNCTION_NAME" in os.environ and "AWS_SAM_LOCAL" not in os.environ
 
 
 def _refuse_what_never_fits(registry: Registry) -> None:
@@ -214,25 +305,4 @@ def _uri() -> tuple[str, str]:
         return "MONGODB_URI", given
     if arn is None:
         raise SettingsError("MONGODB_URI is missing: set it, or MONGODB_SECRET_ARN")
-    return "the secret in MONGODB_SECRET_ARN", _read_secret(arn)
-
-
-def _read_secret(arn: str) -> str:
-    import json  # noqa: PLC0415 - boto3 costs 0.3 s of a cold start that a plain URI does not need
-
-    import boto3  # noqa: PLC0415
-    from botocore.config import Config  # noqa: PLC0415
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
-
-    short = Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2})
-    try:
-        text = boto3.client("secretsmanager", config=short).get_secret_value(SecretId=arn)["SecretString"]
-    except (BotoCoreError, ClientError, KeyError) as error:
-        raise SettingsError(f"the secret in MONGODB_SECRET_ARN cannot be read ({type(error).__name__})") from None
-    try:
-        stored = json.loads(text)
-    except ValueError:
-        return str(text).strip()
-    if isinstance(stored, dict) and isinstance(stored.get("uri"), str):
-        return str(stored["uri"]).strip()
-    raise SettingsError("the secret in MONGODB_SECRET_ARN must be a URI, or JSON with a field uri")
+    return "the secret in MONGODB_SECRET_ARN", aws.uri_in_secret(arn)

@@ -10,7 +10,7 @@ import pytest
 
 from tidemill.cli.simulate import add_to
 
-SIMULATIONS = ["retry-priority", "starvation"]
+SIMULATIONS = ["retry-priority", "starvation", "arrivals"]
 
 
 @pytest.fixture
@@ -62,6 +62,17 @@ def test_starvation_ends_with_what_the_data_say(printed: Callable[..., str]) -> 
     assert pool.endswith(f"was empty after {data['weighted']['pool_empty_after_sec']:.1f} s.")
     assert f"never fell below {data['weighted']['least_fresh_per_sec']:.1f}/s" in fresh
     assert contrast.endswith(f"falls to {data['retries_first']['least_fresh_per_sec']:.1f}/s.")
+
+
+def test_arrivals_end_with_what_the_data_say(printed: Callable[..., str]) -> None:
+    data = json.loads(printed("arrivals", "--json"))
+    *_, wakes, knocks, lingering, quiet, _, conclusion = printed("arrivals").splitlines()
+
+    longest = max(one["longest_sec"] for one in (*data["ordinary"], *data["alone"], data["hard"][0][1]))
+    assert conclusion == f"With all of them, no task waited longer than {longest:.1f} s."
+    for line, (name, course) in zip((wakes, knocks, lingering, quiet), data["hard"][1:], strict=True):
+        assert line.startswith(f" {name} ")
+        assert f"| {course['longest_sec']:.1f} s" in line
 
 
 def test_json_gives_spans_in_seconds(printed: Callable[..., str]) -> None:

@@ -7,14 +7,13 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from datetime import timedelta
-from io import StringIO
 from random import Random
 from typing import Final
 
-from rich import box
-from rich.console import Console, JustifyMethod
 from rich.table import Table
 
+from tidemill.cli.plain_text import printed, sec, table
+from tidemill.cli.simulate_arrivals import arrivals_text
 from tidemill.simulation import (
     Comparison,
     Interval,
@@ -23,11 +22,11 @@ from tidemill.simulation import (
     Starvation,
     Step,
     Timeline,
+    arrivals,
     retry_priority,
     starvation,
 )
 
-WIDTH: Final = 100
 SEED: Final = 1
 """Of the jitter: every run prints the same."""
 
@@ -38,6 +37,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     simulations = simulating.add_subparsers(required=True, metavar="SIMULATION")
     _add(simulations, "retry-priority", _retry_priority, summary="what a retry gains by going first")
     _add(simulations, "starvation", _starvation, summary="what fresh tasks keep while waves of tasks fail")
+    _add(simulations, "arrivals", _arrivals, summary="how long tasks wait that come in one by one")
 
 
 def retry_priority_text(result: RetryPriority) -> str:
@@ -47,11 +47,11 @@ def retry_priority_text(result: RetryPriority) -> str:
             *_setting(result.waiting.prioritized),
             "This worker waits out the back-off of a task that failed before it takes the next one:",
             "",
-            _printed(_timelines(result.waiting)),
-            f"Time saved by priority: {_sec(result.waiting.time_saved)}.",
+            printed(_timelines(result.waiting)),
+            f"Time saved by priority: {sec(result.waiting.time_saved)}.",
             "Tidemill's executor does not wait, it takes the next task at once:",
             "",
-            _printed(_savings(result)),
+            printed(_savings(result)),
         ]
     ).rstrip()
 
@@ -59,15 +59,15 @@ def retry_priority_text(result: RetryPriority) -> str:
 def starvation_text(result: Starvation, *, contrast: Starvation) -> str:
     """Return the course of *result* and what it comes to; *contrast* is the same with another selection."""
     scenario = result.scenario
-    waves = ", ".join(f"{wave.tasks} at {_sec(wave.at)}" for wave in scenario.waves)
-    run = _sec(scenario.run_time)
+    waves = ", ".join(f"{wave.tasks} at {sec(wave.at)}" for wave in scenario.waves)
+    run = sec(scenario.run_time)
     return "\n".join(
         [
             f"{scenario.slots} slots, {scenario.fresh_per_sec} fresh tasks a second, runs of {run}.",
             f"Waves that come in at once and fail their first run: {waves}.",
             f"Selection {scenario.selection}, retry share {scenario.retry_share:.0%}.",
             "",
-            _printed(_course(result.intervals)),
+            printed(_course(result.intervals)),
             *_conclusion(result, contrast),
         ]
     )
@@ -99,6 +99,11 @@ def _starvation(chosen: argparse.Namespace) -> None:
         _say(starvation_text(weighted, contrast=retries_first))
 
 
+def _arrivals(chosen: argparse.Namespace) -> None:
+    result = arrivals(rng=_rng())
+    _say(_json(result) if chosen.json else arrivals_text(result))
+
+
 def _rng() -> Random:
     return Random(SEED)  # noqa: S311 - jitter keeps no secret
 
@@ -107,16 +112,16 @@ def _setting(timeline: Timeline) -> list[str]:
     fresh = [step for step in timeline.steps if not step.is_retry]
     [failed] = [step for step in fresh if step.fails]
     return [
-        f"One worker, {len(fresh)} tasks of {_sec(failed.ends - failed.starts)}, all due at {_sec(failed.starts)}.",
-        f"{failed.task} fails at {_sec(failed.ends)}; its back-off is {_sec(timeline.retry_starts - failed.ends)}.",
+        f"One worker, {len(fresh)} tasks of {sec(failed.ends - failed.starts)}, all due at {sec(failed.starts)}.",
+        f"{failed.task} fails at {sec(failed.ends)}; its back-off is {sec(timeline.retry_starts - failed.ends)}.",
     ]
 
 
 def _timelines(comparison: Comparison) -> Table:
-    table = _table(_heading("without priority", comparison.without), _heading("with priority", comparison.prioritized))
+    made = table(_heading("without priority", comparison.without), _heading("with priority", comparison.prioritized))
     for steps in zip(comparison.without.steps, comparison.prioritized.steps, strict=True):
-        table.add_row(*(_step(step) for step in steps))
-    return table
+        made.add_row(*(_step(step) for step in steps))
+    return made
 
 
 def _heading(words: str, timeline: Timeline) -> str:
@@ -125,25 +130,25 @@ def _heading(words: str, timeline: Timeline) -> str:
 
 def _step(step: Step) -> str:
     what = " fails" if step.fails else " retry" if step.is_retry else ""
-    return f"{_sec(step.starts):>5} - {_sec(step.ends):>5}  {step.task}{what}"
+    return f"{sec(step.starts):>5} - {sec(step.ends):>5}  {step.task}{what}"
 
 
 def _savings(result: RetryPriority) -> Table:
-    table = _table("after a failure", "retry without", "retry with", "saved", "estimate: ahead x run / slots")
+    made = table("after a failure", "retry without", "retry with", "saved", "estimate: ahead x run / slots")
     first = result.waiting.without.steps[0]
     for comparison in (result.waiting, result.tidemill):
-        table.add_row(
+        made.add_row(
             "worker waits" if comparison.waits_out_backoff else "Tidemill does not wait",
-            f"at {_sec(comparison.without.retry_starts)}",
-            f"at {_sec(comparison.prioritized.retry_starts)}",
-            _sec(comparison.time_saved),
-            f"{comparison.ahead} x {_sec(first.ends - first.starts)} / 1 = {_sec(comparison.estimate)}",
+            f"at {sec(comparison.without.retry_starts)}",
+            f"at {sec(comparison.prioritized.retry_starts)}",
+            sec(comparison.time_saved),
+            f"{comparison.ahead} x {sec(first.ends - first.starts)} / 1 = {sec(comparison.estimate)}",
         )
-    return table
+    return made
 
 
 def _course(intervals: Iterable[Interval]) -> Table:
-    table = _table(
+    made = table(
         "time",
         "wave",
         "retry\npool",
@@ -156,8 +161,8 @@ def _course(intervals: Iterable[Interval]) -> Table:
         justify="right",
     )
     for one in intervals:
-        table.add_row(
-            f"{one.starts.total_seconds():.0f} - {_sec(one.ends)}",
+        made.add_row(
+            f"{one.starts.total_seconds():.0f} - {sec(one.ends)}",
             str(one.wave or ""),
             str(one.retry_pool),
             str(one.retries_due),
@@ -167,7 +172,7 @@ def _course(intervals: Iterable[Interval]) -> Table:
             f"{one.failed_per_sec:.1f}/s",
             str(one.fresh_waiting),
         )
-    return table
+    return made
 
 
 def _conclusion(result: Starvation, contrast: Starvation) -> list[str]:
@@ -175,7 +180,7 @@ def _conclusion(result: Starvation, contrast: Starvation) -> list[str]:
     part = 1 - scenario.retry_share
     rate = scenario.slots * part / scenario.run_time.total_seconds()
     least, other_least = _least(result), _least(contrast)
-    empty, other_empty = _sec(result.pool_empty_after), _sec(contrast.pool_empty_after)
+    empty, other_empty = sec(result.pool_empty_after), sec(contrast.pool_empty_after)
     return [
         f"The retry pool, {result.largest_pool} tasks at its largest, was empty after {empty}.",
         f"Fresh throughput never fell below {least} while fresh tasks waited; {part:.0%} of the slots do {rate:g}/s.",
@@ -185,25 +190,6 @@ def _conclusion(result: Starvation, contrast: Starvation) -> list[str]:
 
 def _least(result: Starvation) -> str:
     return "none" if result.least_fresh_per_sec is None else f"{result.least_fresh_per_sec:.1f}/s"
-
-
-def _table(*headings: str, justify: JustifyMethod = "left") -> Table:
-    table = Table(box=box.ASCII, show_edge=False)
-    for words in headings:
-        table.add_column(words, justify=justify)
-    return table
-
-
-def _printed(table: Table) -> str:
-    # On no terminal at all: what is printed depends on nothing but the data.
-    console = Console(file=StringIO(), width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
-    with console.capture() as capture:
-        console.print(table)
-    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
-
-
-def _sec(span: timedelta) -> str:
-    return f"{round(span.total_seconds(), 1):g} s"
 
 
 def _json(value: object) -> str:

@@ -3,6 +3,7 @@
 from tidemill.control.directory import CACHE_SEC, DEFAULT_QUEUE, Directory
 from tidemill.control.holds import Holder, hold, let_go
 from tidemill.control.queues import OptionsReader, change_queue, declare_queue, listed_queues, options_of
+from tidemill.control.seats import Seats
 from tidemill.control.types import declare_types, policy_of
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Directory",
     "Holder",
     "OptionsReader",
+    "Seats",
     "change_queue",
     "declare_queue",
     "declare_types",

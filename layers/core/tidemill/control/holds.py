@@ -40,15 +40,8 @@ def hold(
     Raises:
         UnavailableError: Nothing is known of the effect; the next call sets it right.
     """
-    change = _change(holder, held=held, wanted=wanted, limit=limit, until=until, now=now)
-    collection = forgiving(db)[CONTROL]
-    with translated(CONTROL):
-        try:
-            after = _changed(collection, name, change)
-        except DuplicateKeyError:  # two first holds in the same instant
-            after = _changed(collection, name, change)
-    mine = sum(one["n"] for one in after["holds"] if one.get("execution") == holder.execution)
-    return max(int(mine) - held, 0)
+    stages = change(holder, held=held, wanted=wanted, limit=limit, until=until, now=now)
+    return max(held_by(holder, after=changed(db, name, stages)) - held, 0)
 
 
 def let_go(db: Database[Any], owner: str) -> None:
@@ -59,18 +52,25 @@ def let_go(db: Database[Any], owner: str) -> None:
         )
 
 
-def _changed(collection: Collection[Any], name: str, change: list[dict[str, Any]]) -> dict[str, Any]:
-    after: dict[str, Any] | None = collection.find_one_and_update(
-        {"_id": name}, change, upsert=True, return_document=ReturnDocument.AFTER
-    )
-    if after is None:
-        raise UnavailableError("MongoDB did not acknowledge the hold")
-    return after
+def changed(db: Database[Any], name: str, stages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the document *name* after the update by *stages*, made where it was missing."""
+    collection = forgiving(db)[CONTROL]
+    with translated(CONTROL):
+        try:
+            return _changed(collection, name, stages)
+        except DuplicateKeyError:  # two first holds in the same instant
+            return _changed(collection, name, stages)
 
 
-def _change(
+def held_by(holder: Holder, *, after: dict[str, Any]) -> int:
+    """Return how many *holder* holds in a document that has just been changed."""
+    return int(sum(one["n"] for one in after["holds"] if one.get("execution") == holder.execution))
+
+
+def change(
     holder: Holder, *, held: int, wanted: int, limit: int, until: datetime, now: datetime
 ) -> list[dict[str, Any]]:
+    """Return the update that sets what *holder* holds, as a list of stages to which others may be added."""
     stored = {"$cond": [{"$isArray": "$holds"}, "$holds", []]}
     owner, execution = {"$literal": holder.owner}, {"$literal": holder.execution}
     is_live = {
@@ -90,3 +90,12 @@ def _change(
     }
     joined = {"$let": {"vars": {"mine": mine}, "in": {"$concatArrays": ["$$others", hold_of_mine]}}}
     return [{"$set": {"holds": {"$let": {"vars": {"others": others}, "in": joined}}}}]
+
+
+def _changed(collection: Collection[Any], name: str, stages: list[dict[str, Any]]) -> dict[str, Any]:
+    after: dict[str, Any] | None = collection.find_one_and_update(
+        {"_id": name}, stages, upsert=True, return_document=ReturnDocument.AFTER
+    )
+    if after is None:
+        raise UnavailableError("MongoDB did not acknowledge the hold")
+    return after

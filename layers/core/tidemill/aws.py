@@ -1,0 +1,111 @@
+"""What Tidemill asks AWS for: the secret that holds MongoDB's URI, and executors to be started.
+
+boto3 is imported where something is asked for: that costs 0.3 s, which a plain URI does not need.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from tidemill.errors import SettingsError
+from tidemill.summon import SummonError
+
+if TYPE_CHECKING:
+    from mypy_boto3_lambda import LambdaClient
+
+SummonSource: TypeAlias = Literal["wake", "backlog"]
+
+_ARN_PARTS: Final = 7
+"""``arn:aws:lambda:region:account:function:name``, before a qualifier."""
+
+
+def uri_in_secret(arn: str) -> str:
+    """Return MongoDB's URI from a secret that is it, or JSON with a field ``uri``.
+
+    Raises:
+        SettingsError: It cannot be read, or is something else; nothing of it is shown.
+    """
+    text = _secret_text(arn)
+    try:
+        stored = json.loads(text)
+    except ValueError:
+        return text.strip()
+    if isinstance(stored, dict) and isinstance(stored.get("uri"), str):
+        return str(stored["uri"]).strip()
+    raise SettingsError("the secret in MONGODB_SECRET_ARN must be a URI, or JSON with a field uri")
+
+
+def unqualified(arn: object) -> str | None:
+    """Return the ARN of a function without a qualifier, or ``None`` where *arn* is none of a function."""
+    parts = arn.split(":") if isinstance(arn, str) else []
+    if len(parts) < _ARN_PARTS or parts[2] != "lambda" or parts[5] != "function" or not all(parts[:_ARN_PARTS]):
+        return None
+    return ":".join(parts[:_ARN_PARTS])
+
+
+class Starter:
+    """Starts executors: *function* is the name or ARN of the function that is one.
+
+    Calls take 0.3 s at most once a name is resolved, and raise `SummonError` where Lambda says no, or nothing.
+    """
+
+    def __init__(self, function: str, *, source: SummonSource) -> None:
+        self._function = function
+        self._payload = json.dumps({"source": source}).encode()
+
+    def start(self) -> None:
+        """Have Lambda start one, which it does at once or a little later."""
+        self._invoke(InvocationType="Event", Payload=self._payload)
+
+    def check(self) -> None:
+        """Do all that `start` does but start: a connection is open then, and the permission known."""
+        self._invoke(InvocationType="DryRun")
+
+    def _invoke(self, **how: Any) -> None:  # noqa: ANN401 - boto3's
+        from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError  # noqa: PLC0415
+
+        try:
+            try:
+                self._call(**how)
+            except ConnectionClosedError:  # it was kept since an earlier call, perhaps through a freeze
+                self._call(**how)
+        except ClientError as error:
+            raise SummonError(f"Lambda refused ({error.response.get('Error', {}).get('Code')})") from None
+        except BotoCoreError as error:
+            raise SummonError(f"Lambda was not reached ({type(error).__name__})") from None
+
+    def _call(self, **how: Any) -> None:  # noqa: ANN401 - boto3's
+        answer = lambda_client().invoke(FunctionName=self._function, **how)
+        answer["Payload"].read()  # empty; but unread it would keep the connection from the next call
+
+
+@cache
+def lambda_client() -> LambdaClient:
+    """Return the client for summoning, made once; it does not connect yet.
+
+    Raises:
+        SummonError: There is no region to call.
+    """
+    import boto3  # noqa: PLC0415
+    from botocore.config import Config  # noqa: PLC0415
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415
+
+    short = Config(connect_timeout=0.1, read_timeout=0.2, retries={"total_max_attempts": 1})
+    try:
+        return boto3.client("lambda", config=short)
+    except BotoCoreError as error:
+        raise SummonError(f"there is no client for Lambda ({type(error).__name__})") from None
+
+
+def _secret_text(arn: str) -> str:
+    import boto3  # noqa: PLC0415
+    from botocore.config import Config  # noqa: PLC0415
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+    short = Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2})
+    try:
+        return str(boto3.client("secretsmanager", config=short).get_secret_value(SecretId=arn)["SecretString"])
+    except (BotoCoreError, ClientError, KeyError) as error:
+        raise SettingsError(f"the secret in MONGODB_SECRET_ARN cannot be read ({type(error).__name__})") from None

@@ -1,0 +1,142 @@
+"""Executors summon those that come after them, and reclaim one in the place of one that died."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from tests.builders import document
+from tests.functions.calls import sample
+from tests.functions.conftest import Deployed
+from tests.functions.lambda_api import ARN, FakeLambda, refusal
+from tidemill.testing import FakeContext
+
+OWN = FakeContext.invoked_function_arn
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def messages(deployed: Deployed) -> list[str]:
+    return [line["message"] for line in deployed.log()]
+
+
+def knock(db: Database[Any], **fields: Any) -> None:
+    db.control.update_one({"_id": "seats"}, {"$set": {"knocked_at": datetime.now(UTC), **fields}}, upsert=True)
+
+
+# execute
+
+
+def test_an_executor_lets_in_who_was_turned_away(deployed: Deployed, db: Database[Any], fake: FakeLambda) -> None:
+    deployed.invoke("execute")
+    assert fake.invoked == []
+
+    knock(db)
+    deployed.invoke("execute")
+
+    assert fake.started() == [(OWN, "backlog")]
+    assert messages(deployed) == ["executed", "executed"]
+
+
+def test_a_successor_that_cannot_be_summoned_is_warned_of(
+    deployed: Deployed, db: Database[Any], fake: FakeLambda
+) -> None:
+    knock(db)
+    fake.does = refusal("AccessDeniedException")
+
+    deployed.invoke("execute")
+
+    assert messages(deployed) == ["executed", "not_summoned"]
+    assert deployed.log()[-1]["reason"] == "Lambda refused (AccessDeniedException)"
+
+
+@pytest.mark.parametrize("environment", [{"AWS_SAM_LOCAL": "true"}, {"AWS_LAMBDA_FUNCTION_NAME": None}])
+def test_an_executor_on_a_developers_machine_summons_nobody(
+    deployed: Deployed, db: Database[Any], fake: FakeLambda, environment: dict[str, str | None]
+) -> None:
+    deployed.set(**environment)
+    knock(db)
+
+    deployed.invoke("execute")
+
+    assert fake.invoked == []
+
+
+# reclaim
+
+
+def lose(db: Database[Any], **fields: Any) -> None:
+    owner = sample("execute_failed")["requestContext"]["requestId"]
+    lease = {"token": "t", "owner": owner, "expires_at": datetime.now(UTC) + timedelta(minutes=1)}
+    db.tasks.insert_one(document(LONG_AGO, status="processing", attempts=1, lease=lease, **fields))
+
+
+def test_a_dead_executor_that_held_tasks_is_replaced(deployed: Deployed, db: Database[Any], fake: FakeLambda) -> None:
+    lose(db)
+
+    assert deployed.invoke("reclaim", sample("execute_failed"))["reclaimed"] == 1
+
+    assert fake.started() == [(ARN, "backlog")]
+
+
+def test_one_that_held_nothing_is_not_replaced(deployed: Deployed, fake: FakeLambda) -> None:
+    deployed.invoke("reclaim", sample("execute_failed"))
+
+    assert fake.invoked == []
+
+
+def test_nor_is_one_whose_tasks_have_failed_for_good(deployed: Deployed, db: Database[Any], fake: FakeLambda) -> None:
+    lose(db, crashes=1, max_retries=0)
+
+    assert deployed.invoke("reclaim", sample("execute_failed"))["failed"] == 1
+    assert fake.invoked == []
+
+
+def test_a_dead_executor_is_replaced_where_somebody_was_turned_away(
+    deployed: Deployed, db: Database[Any], fake: FakeLambda
+) -> None:
+    owner = sample("execute_failed")["requestContext"]["requestId"]
+    until = datetime.now(UTC) + timedelta(minutes=1)
+    knock(db, holds=[{"owner": owner, "execution": "e", "n": 1, "until": until}])
+
+    for _ in range(2):
+        deployed.invoke("reclaim", sample("execute_failed"))
+
+    assert fake.started() == [(ARN, "backlog")]
+    assert db.control.find_one({"_id": "seats"})["holds"] == []  # type: ignore[index]
+
+
+def test_a_tick_of_reclaim_summons_nobody(deployed: Deployed, db: Database[Any], fake: FakeLambda) -> None:
+    lose(db)
+    db.tasks.update_one({}, {"$set": {"lease.expires_at": LONG_AGO}})
+    knock(db)
+
+    assert deployed.invoke("reclaim")["reclaimed"] == 1
+    assert fake.invoked == []
+
+
+def change_arn(arn: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda event: event | {"requestContext": event["requestContext"] | {"functionArn": arn}}
+
+
+@pytest.mark.parametrize("arn", [None, 7, "name", "arn:aws:sqs:eu-central-1:123456789012:queue"])
+def test_a_death_of_something_else_is_reclaimed_and_summons_nobody(
+    deployed: Deployed, db: Database[Any], fake: FakeLambda, arn: Any
+) -> None:
+    lose(db)
+
+    assert deployed.invoke("reclaim", change_arn(arn)(sample("execute_failed")))["reclaimed"] == 1
+    assert fake.invoked == []
+
+
+def test_a_replacement_that_cannot_be_summoned_fails_no_reclaim(
+    deployed: Deployed, db: Database[Any], fake: FakeLambda
+) -> None:
+    lose(db)
+    fake.does = refusal("TooManyRequestsException")
+
+    assert deployed.invoke("reclaim", sample("execute_failed"))["reclaimed"] == 1
+    assert messages(deployed) == ["reclaimed", "not_summoned"]

@@ -1,0 +1,336 @@
+"""When an executor is woken, and what a wake may cost whoever asks for one: 0.3 s, whatever happens."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tidemill import summon
+from tidemill.executor.linger import SUMMONED_SEC
+from tidemill.summon import BROKEN_OFF, NO_THREAD, PATIENCE_SEC, QUIET_SEC, Debounce, Summoner, SummonError, Waker
+
+HANGING = threading.Event()
+"""Set while calls hang, so that nobody waits for one in earnest."""
+
+
+class Watch:
+    """A monotonic clock that the test moves; waiting for a call moves it too, and is noted."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+        self.waited: list[float] = []
+
+    def __call__(self) -> float:
+        return self.at
+
+    def wait(self, ended: threading.Event, seconds: float) -> bool:
+        """Wait for a call that ends by itself, or as long as is allowed where it does not."""
+        self.waited.append(seconds)
+        if ended.wait(0 if HANGING.is_set() else 10):
+            return True
+        self.at += seconds
+        return False
+
+
+class Lambda:
+    """What is called; it hangs, refuses or breaks as told."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.does: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        self.calls += 1
+        self.does()
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture
+def aws() -> Lambda:
+    return Lambda()
+
+
+@pytest.fixture
+def summoner(aws: Lambda, watch: Watch) -> Summoner:
+    return Summoner(aws.start, monotonic=watch, wait=watch.wait)
+
+
+@pytest.fixture
+def waker(summoner: Summoner, watch: Watch) -> Waker:
+    return Waker(summoner, monotonic=watch)
+
+
+@contextmanager
+def hanging(aws: Lambda) -> Iterator[threading.Event]:
+    """Calls hang until the event is set, or the block ends."""
+    release = threading.Event()
+    aws.does = lambda: (release.wait(30), None)[1]
+    HANGING.set()
+    try:
+        yield release
+    finally:
+        HANGING.clear()
+        release.set()
+        aws.does = lambda: None
+
+
+def refuse() -> None:
+    raise SummonError("Lambda refused (TooManyRequestsException)")
+
+
+def let_end(summoner: Summoner) -> None:
+    """Wait for the call that hangs, which has been released."""
+    assert summoner._call is not None
+    assert summoner._call.ended.wait(10)
+
+
+# Debounce
+
+
+def debounce(*came: float, quiet_sec: float = QUIET_SEC) -> Debounce:
+    made = Debounce(quiet_sec=quiet_sec)
+    for at in came:
+        made.tried(at)
+        made.came(at)
+    return made
+
+
+def test_the_first_to_ask_wakes() -> None:
+    made = debounce()
+    assert not made.is_due(0)
+
+    made.ask(0)
+
+    assert made.is_due(0)
+
+
+@pytest.mark.parametrize(("after", "is_due"), [(0, False), (0.999, False), (1, True), (60, True)])
+def test_who_asks_within_a_second_of_a_wake_relies_on_it(after: float, *, is_due: bool) -> None:
+    made = debounce(50)
+
+    made.ask(50 + after)
+
+    assert made.is_due(50 + after) == is_due
+    assert made.is_due(50 + 60) == is_due
+
+
+def test_an_executor_that_was_summoned_looks_for_longer_than_others_rely_on_it() -> None:
+    assert QUIET_SEC < SUMMONED_SEC
+
+
+def test_after_a_wake_in_vain_it_is_quiet_for_a_second_and_then_made_up_for() -> None:
+    made = debounce()
+    made.ask(50)
+    made.tried(50)
+
+    assert not made.is_due(50.999)
+    assert made.is_due(51)
+
+
+def test_what_is_asked_for_in_that_second_is_owed_too() -> None:
+    made = debounce()
+    made.tried(50)
+
+    made.ask(50.5)
+
+    assert (made.is_due(50.999), made.is_due(51)) == (False, True)
+
+
+def test_a_wake_that_is_known_late_to_have_come_serves_those_who_asked_until_a_second_after_it_began() -> None:
+    in_time, too_late = debounce(), debounce()
+    for made, asked in ((in_time, 50.9), (too_late, 51.0)):
+        made.tried(50)
+        made.ask(asked)
+        made.came(50)
+
+    assert not in_time.is_due(60)
+    assert too_late.is_due(60)
+
+
+def test_hearing_of_the_same_wake_again_changes_nothing() -> None:
+    made = debounce(50)
+    made.ask(51)
+
+    made.came(50)
+
+    assert made.is_due(51)
+
+
+def test_with_executors_that_do_not_linger_nobody_relies_on_an_earlier_wake() -> None:
+    made = debounce(50, quiet_sec=0)
+
+    made.ask(50)
+
+    assert made.is_due(50)
+
+
+# Waker
+
+
+def test_a_wake_starts_one_executor_and_the_next_second_none(waker: Waker, watch: Watch, aws: Lambda) -> None:
+    told = [waker.wake()]
+    for _ in range(9):
+        watch.at += 0.1
+        told.append(waker.wake())
+    assert (told, aws.calls) == ([None] * 10, 1)
+
+    watch.at += 0.1
+    assert (waker.wake(), aws.calls) == (None, 2)
+
+
+def test_without_a_need_nobody_is_woken(waker: Waker, aws: Lambda) -> None:
+    assert (waker.make_up(), aws.calls) == (None, 0)
+
+
+def test_what_lambda_refuses_is_told_once_and_made_up_for_by_a_later_request(
+    waker: Waker, watch: Watch, aws: Lambda
+) -> None:
+    aws.does = refuse
+
+    assert waker.wake() == "Lambda refused (TooManyRequestsException)"
+    watch.at += 0.5
+    assert [waker.wake(), waker.make_up(), aws.calls] == [None, None, 1]
+    watch.at += 0.5
+    aws.does = lambda: None
+    assert [waker.make_up(), aws.calls] == [None, 2]
+    watch.at += 1
+    assert [waker.make_up(), aws.calls] == [None, 2]
+
+
+def test_a_call_that_hangs_costs_the_patience_there_is_and_no_more(waker: Waker, watch: Watch, aws: Lambda) -> None:
+    with hanging(aws):
+        assert waker.wake() == summon.TOO_SLOW
+
+    assert watch.waited == pytest.approx([PATIENCE_SEC])
+    assert PATIENCE_SEC == 0.3
+
+
+def test_while_one_call_hangs_there_is_no_second_and_others_are_asked_for_no_more(
+    waker: Waker, watch: Watch, aws: Lambda
+) -> None:
+    with hanging(aws):
+        waker.wake()
+        watch.at += 1
+        began = watch.at
+        assert waker.wake() == summon.UNDER_WAY
+        assert watch.at - began == pytest.approx(PATIENCE_SEC)
+        watch.at += 0.1
+        assert waker.wake() is None
+
+    assert aws.calls == 1
+
+
+def test_a_call_that_ends_late_has_woken_somebody_for_those_who_asked_meanwhile(
+    waker: Waker, summoner: Summoner, watch: Watch, aws: Lambda
+) -> None:
+    with hanging(aws) as release:
+        waker.wake()
+        watch.at += 0.5
+        waker.wake()
+        release.set()
+        let_end(summoner)
+    watch.at += 5
+
+    assert [waker.make_up(), aws.calls] == [None, 1]
+
+
+def test_a_call_that_was_frozen_before_it_was_sent_is_followed_by_another_for_the_next_who_asks(
+    waker: Waker, summoner: Summoner, watch: Watch, aws: Lambda
+) -> None:
+    with hanging(aws) as release:
+        waker.wake()
+        watch.at += 600
+        release.set()
+        let_end(summoner)
+
+    assert [waker.wake(), aws.calls] == [None, 2]
+
+
+def test_the_next_who_asks_waits_for_the_call_before_and_makes_its_own_in_the_same_time(
+    waker: Waker, watch: Watch, aws: Lambda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hanging(aws) as release:
+        waker.wake()
+        watch.at += 5
+        watch.waited.clear()
+
+        def ends_while_waited_for(ended: threading.Event, seconds: float) -> bool:
+            watch.waited.append(seconds)
+            watch.at += 0.1 if len(watch.waited) == 1 else 0
+            release.set()
+            return ended.wait(10)
+
+        monkeypatch.setattr(waker._summoner, "_wait", ends_while_waited_for)
+        assert waker.wake() is None
+
+    assert watch.waited == pytest.approx([PATIENCE_SEC, PATIENCE_SEC - 0.1])
+    assert aws.calls == 2
+
+
+def test_no_thread_to_call_on_is_no_error(waker: Waker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+
+    assert waker.wake() == NO_THREAD
+
+
+def test_a_call_that_breaks_is_no_error_of_who_asked(
+    waker: Waker, aws: Lambda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)  # prints it, and pytest would take it for ours
+    aws.does = breaks
+
+    assert waker.wake() == BROKEN_OFF
+    for thread in threading.enumerate():
+        if thread.name == "tidemill-summon":
+            thread.join(10)
+
+
+def test_calls_keep_no_process_alive(waker: Waker, summoner: Summoner, aws: Lambda) -> None:
+    with hanging(aws):
+        waker.wake()
+        assert summoner._call is not None
+        assert summoner._call.thread.daemon
+
+
+# Summoner
+
+
+def test_several_are_started_by_one_call(summoner: Summoner, aws: Lambda) -> None:
+    assert summoner.summon(4, patience_sec=1)
+    assert (aws.calls, summoner.listen()) == (4, None)
+
+
+def test_the_first_that_is_refused_is_the_last_that_is_tried(summoner: Summoner, aws: Lambda, watch: Watch) -> None:
+    def third_refused() -> None:
+        if aws.calls == 3:
+            refuse()
+
+    aws.does = third_refused
+
+    assert not summoner.summon(9, patience_sec=1)
+    assert (aws.calls, summoner.trouble) == (3, "Lambda refused (TooManyRequestsException)")
+    assert summoner.came_at == watch.at
+
+
+def test_who_does_not_wait_hears_of_it_later(summoner: Summoner, aws: Lambda) -> None:
+    with hanging(aws) as release:
+        assert not summoner.summon(2, patience_sec=0)
+        assert summoner.listen() == summon.TOO_SLOW
+        release.set()
+        let_end(summoner)
+
+    assert summoner.listen() is None
+    assert aws.calls == 2
