@@ -6,11 +6,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from bson.datetime_ms import DatetimeMS
 from pymongo import MongoClient, monitoring
 from pymongo.database import Database
 
 from tests.builders import add, claim, document
-from tidemill.model import Task
+from tests.conftest import T0
+from tidemill.documents import DEAD_LETTERS
+from tidemill.model import LANES, Task
 from tidemill.store import Tasks, gauges, open_tasks
 from tidemill.testing import Mongod
 
@@ -99,7 +102,76 @@ def test_no_gauge_reads_more_than_its_share_of_an_index(
 
     assert [documents for _, documents in examined] == [0] * len(examined)
     assert all(keys <= 110 for keys, _ in examined)
-    assert len(examined) == 5
+    assert len(examined) == 4
+
+
+def test_due_tasks_of_all_queues_are_counted_up_to_a_limit(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now, queue=f"q{n % 5}", priority=n % 3) for n in range(20)])
+    add(tasks, [document(now, queue=f"q{n % 5}", lane="retry") for n in range(7)])
+    add(tasks, [document(now, due_at=now + SECOND), document(now, status="processing")])
+
+    assert gauges.due_anywhere(tasks, "fresh", now=now) == 20
+    assert gauges.due_anywhere(tasks, "retry", now=now) == 7
+    assert gauges.due_anywhere(tasks, "fresh", now=now + SECOND) == 21
+    assert gauges.due_anywhere(tasks, "fresh", now=now, limit=20) == 20
+    assert gauges.due_anywhere(tasks, "fresh", now=now, limit=19) == 19
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_the_oldest_due_task_is_found_in_any_queue(
+    tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(gauges, "QUEUES_AT_ONCE", at_once)
+    assert gauges.oldest_due_anywhere(tasks, now=now) is None
+    add(tasks, [document(now, queue="later", due_at=now + SECOND)])
+    assert gauges.oldest_due_anywhere(tasks, now=now) is None
+
+    for queue, lane, age in (("a", "fresh", 5), ("c", "retry", 9), ("b", "fresh", 7)):
+        add(tasks, [document(now - n * SECOND, queue=queue, lane=lane, priority=-n) for n in range(1, age + 1)])
+        assert gauges.oldest_due_anywhere(tasks, now=now) == now - {"a": 5, "c": 9, "b": 9}[queue] * SECOND
+
+
+@pytest.mark.parametrize("due_at", ["soon", None, 5, [T0 - SECOND], DatetimeMS(-(10**15))])
+def test_in_any_queue_a_due_time_that_is_none_hides_nobody_else_s(tasks: Tasks, now: datetime, due_at: object) -> None:
+    add(tasks, [document(now, queue="odd") | {"due_at": due_at}, document(now, queue=7), document(now - SECOND)])
+
+    assert gauges.oldest_due_anywhere(tasks, now=now) == now - SECOND
+
+
+def test_dead_letters_are_counted_up_to_a_limit(dead: Tasks) -> None:
+    assert gauges.dead_letters(dead) == 0
+
+    add(dead, [{"_id": {"task": n, "redrives": 0}, "redriven_at": T0 if n % 2 else None} for n in range(9)])
+
+    assert gauges.dead_letters(dead) == 9
+    assert gauges.dead_letters(dead, limit=4) == 4
+
+
+def test_no_gauge_of_all_queues_reads_more_than_its_share_of_an_index(
+    db: Database[Any], tasks: Tasks, now: datetime
+) -> None:
+    limit, places = 100, 10 * 2 * 5  # queues, lanes, priorities
+    for lane in LANES:
+        add(tasks, [_spread(now - n * SECOND, n, lane=lane) for n in range(4_000)])
+        add(tasks, [_spread(now + SECOND, n, lane=lane) for n in range(1_000)])
+    add(tasks, [document(now, status="done") for _ in range(1_000)])
+    add(open_tasks(db, DEAD_LETTERS), [{"_id": {"task": n, "redrives": 0}} for n in range(1_000)])
+    db.command("profile", 2)
+
+    gauges.due_anywhere(tasks, "fresh", now=now, limit=limit)
+    gauges.oldest_due_anywhere(tasks, now=now)
+    gauges.dead_letters(open_tasks(db, DEAD_LETTERS), limit=limit)
+
+    db.command("profile", 0)
+    due, queues, oldest, letters = (one for one in db["system.profile"].find({"command.aggregate": {"$exists": True}}))
+    assert due["keysExamined"] <= limit + places
+    assert queues["keysExamined"] + oldest["keysExamined"] <= 10 + 3 * places
+    assert letters["keysExamined"] <= limit
+    assert [one["docsExamined"] for one in (due, queues, oldest, letters)] == [0] * 4
+
+
+def _spread(at: datetime, n: int, *, lane: str) -> dict[str, Any]:
+    return document(at, queue=f"q{n % 10}", priority=n // 10 % 5, lane=lane)
 
 
 class _Explainable(monitoring.CommandListener):

@@ -12,7 +12,7 @@ from pymongo.errors import AutoReconnect
 
 from tests.conftest import T0
 from tidemill import UnavailableError
-from tidemill.clock import RESAMPLE_AFTER_SEC, TRY_AGAIN_AFTER_SEC, ServerClock, truncated
+from tidemill.clock import RESAMPLE_AFTER_SEC, TRY_AGAIN_AFTER_SEC, ServerClock, Uptime, truncated
 
 SECOND = timedelta(seconds=1)
 
@@ -28,6 +28,7 @@ class World:
         self.primary: tuple[str, int] | None = ("a", 27017)
         self.is_down = False
         self.is_aware = True
+        self.freezes_for = 0.0
         self.asked = 0
         self.client = self.admin = self
 
@@ -42,13 +43,18 @@ class World:
         if self.is_down:
             raise AutoReconnect("mongodb://user:S3cr3t@host")
         told = truncated(self.server)
+        self.is_frozen(self.freezes_for, monotonic_goes_on=False)
+        self.freezes_for = 0.0
         self.passes(self.back)
         return {"localTime": told if self.is_aware else told.replace(tzinfo=None)}
 
     def passes(self, seconds: float) -> None:
+        self.is_frozen(seconds, monotonic_goes_on=True)
+
+    def is_frozen(self, seconds: float, *, monotonic_goes_on: bool) -> None:
         self.server += timedelta(seconds=seconds)
         self.wall += seconds
-        self.monotonic += seconds
+        self.monotonic += seconds if monotonic_goes_on else 0.0
 
 
 @pytest.fixture
@@ -142,6 +148,62 @@ def test_it_asks_again_where_the_process_was_frozen_or_its_clock_set(
     assert world.asked == 2
 
 
+@pytest.mark.parametrize("monotonic_goes_on", [False, True])
+def test_an_hour_frozen_it_is_right_with_the_first_look(
+    world: World, clock: ServerClock, *, monotonic_goes_on: bool
+) -> None:
+    clock.now()
+    world.is_frozen(3600, monotonic_goes_on=monotonic_goes_on)
+    world.server += 0.4 * SECOND  # and the clocks have drifted
+
+    assert clock.now() == truncated(world.server)
+    world.passes(5)
+    assert clock.now() == truncated(world.server)
+    assert world.asked == 2
+
+
+@pytest.mark.parametrize("monotonic_goes_on", [False, True])
+def test_an_hour_frozen_while_the_server_was_away_it_is_asked_at_once(
+    world: World, clock: ServerClock, *, monotonic_goes_on: bool
+) -> None:
+    clock.now()
+    world.is_down = True
+    world.passes(RESAMPLE_AFTER_SEC + 1)
+    clock.now()  # in vain, and not again for the next seconds
+    world.is_down = False
+    world.is_frozen(3600, monotonic_goes_on=monotonic_goes_on)
+    world.server += 0.4 * SECOND
+
+    assert clock.now() == truncated(world.server)
+    assert world.asked == 3
+
+
+def test_while_the_server_is_away_after_a_freeze_no_lease_ends_early(world: World, clock: ServerClock) -> None:
+    clock.now()
+    world.is_down = True
+    world.is_frozen(3600, monotonic_goes_on=False)
+
+    assert clock.now() == truncated(world.server)
+    world.passes(2)
+    assert clock.now() == truncated(world.server)
+    assert world.asked == 2
+
+
+def test_a_wall_clock_set_back_while_the_server_is_away_changes_nothing(world: World, clock: ServerClock) -> None:
+    clock.now()
+    world.is_down = True
+    world.wall -= 3600
+    world.passes(2)
+
+    assert clock.now() == T0 + 2 * SECOND
+
+
+def test_a_freeze_between_question_and_answer_is_noticed(world: World, clock: ServerClock) -> None:
+    world.freezes_for = 3600
+
+    assert clock.now() == truncated(world.server)
+
+
 def test_a_little_drift_is_no_reason_to_ask(world: World, clock: ServerClock) -> None:
     clock.now()
     world.wall += 0.9
@@ -211,3 +273,28 @@ def test_a_real_server_is_asked_again_once_its_primary_is_another(db: Database[A
     clock._sample = replace(clock._sample, primary=("elsewhere", 1))
 
     assert clock.now() < first + 20 * SECOND
+
+
+def test_what_a_warm_process_remembers_grows_old_while_it_is_frozen(world: World) -> None:
+    uptime = Uptime(wall=lambda: world.wall, monotonic=lambda: world.monotonic)
+    start = uptime()
+
+    world.passes(5)
+    assert uptime() - start == pytest.approx(5)
+    world.is_frozen(3600, monotonic_goes_on=False)
+    assert uptime() - start == pytest.approx(3605)
+    world.is_frozen(3600, monotonic_goes_on=True)
+    assert uptime() - start == pytest.approx(7205)
+    world.passes(5)
+    assert uptime() - start == pytest.approx(7210)
+
+
+@pytest.mark.parametrize("jump", [-3600, -0.5, 0.5])
+def test_no_other_jump_of_the_wall_clock_makes_it_older_or_younger(world: World, jump: float) -> None:
+    uptime = Uptime(wall=lambda: world.wall, monotonic=lambda: world.monotonic)
+    start = uptime()
+
+    world.wall += jump
+    world.passes(5)
+
+    assert uptime() - start == pytest.approx(5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,13 +11,12 @@ import pytest
 
 from tests.builders import add, document, stored
 from tests.faults import failing
-from tests.use_cases.conftest import Bench
+from tests.use_cases.conftest import BRISK, Bench
 from tidemill import MissingIndexError, UnavailableError
-from tidemill.settings import Settings
 from tidemill.store import Tasks
 
 SECOND = timedelta(seconds=1)
-SHORT = Settings(max_task_timeout=SECOND, task_timeout=SECOND, margin=SECOND / 2)
+SHORT = replace(BRISK, max_task_timeout=SECOND, task_timeout=SECOND, margin=SECOND / 2)
 
 
 @pytest.mark.parametrize(

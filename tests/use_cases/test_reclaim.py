@@ -260,4 +260,4 @@ def test_reclaim_stops_when_its_time_is_up(bench: Bench, now: datetime) -> None:
 
 def _claim_suspects(bench: Bench, ids: list[Any], now: datetime) -> None:
 
-    claims.take(bench.tasks, ids, lease=lease(now), now=now, suspects=True)
+    claims.take(bench.tasks, ids, lease=lease(now), now=now)

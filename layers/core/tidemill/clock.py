@@ -10,13 +10,38 @@ from typing import Any, Protocol
 
 from pymongo.database import Database
 
-from tidemill.errors import UnavailableError
+from tidemill.errors import TidemillError
 from tidemill.store import majority, translated
 
 RESAMPLE_AFTER_SEC = 60.0
 MAX_DRIFT_SEC = 1.0
 TRY_AGAIN_AFTER_SEC = 5.0
 SLOW_SEC = 0.1
+
+
+class Uptime:
+    """Seconds that only go on, for what a warm process remembers: also while it was frozen.
+
+    Lambda freezes a process between two calls, and nobody promises that its monotonic clock goes on meanwhile. By how
+    much the wall clock got ahead of it since the last look, if by more than a second, is added.
+    """
+
+    def __init__(
+        self, *, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._wall = wall
+        self._monotonic = monotonic
+        self._frozen = 0.0
+        self._last = wall(), monotonic()
+
+    def __call__(self) -> float:
+        """Return the seconds since a moment that means nothing."""
+        wall, monotonic = self._wall(), self._monotonic()
+        unseen = (wall - self._last[0]) - (monotonic - self._last[1])
+        self._last = wall, monotonic
+        if unseen > MAX_DRIFT_SEC:
+            self._frozen += unseen
+        return monotonic + self._frozen
 
 
 class Clock(Protocol):
@@ -52,6 +77,7 @@ class ServerClock:
         self._db = majority(db)
         self._wall = wall
         self._monotonic = monotonic
+        self._uptime = Uptime(wall=wall, monotonic=monotonic)
         self._sample: _Sample | None = None
         self._next_try = 0.0
 
@@ -64,16 +90,21 @@ class ServerClock:
         sample = self._sample
         if sample is None:
             sample = self._sample = self._take_sample()
-        elif self._is_stale(sample) and self._monotonic() >= self._next_try:
+        elif self._is_stale(sample) and self._uptime() >= self._next_try:
             sample = self._sample = self._renewed(sample)
-        return truncated(sample.server + timedelta(seconds=self._monotonic() - sample.monotonic))
+        return truncated(sample.server + timedelta(seconds=self._passed(sample)))
 
     def _renewed(self, old: _Sample) -> _Sample:
         try:
             return self._take_sample()
-        except UnavailableError:  # nothing can be written either: the old sample does until the server is back
-            self._next_try = self._monotonic() + TRY_AGAIN_AFTER_SEC
+        except TidemillError:  # nothing can be written either: the old sample does until the server is back
+            self._next_try = self._uptime() + TRY_AGAIN_AFTER_SEC
             return old
+
+    def _passed(self, sample: _Sample) -> float:
+        passed, by_wall = self._monotonic() - sample.monotonic, self._wall() - sample.wall
+        # Late rather than early: else what is claimed before the next sample is under leases that have ended.
+        return by_wall if by_wall - passed > MAX_DRIFT_SEC else passed
 
     def _is_stale(self, sample: _Sample) -> bool:
         passed = self._monotonic() - sample.monotonic
@@ -88,16 +119,16 @@ class ServerClock:
         return sample
 
     def _ask(self) -> _Sample:
-        before = self._monotonic()
+        wall_before, before = self._wall(), self._monotonic()
         with translated():
             server: datetime = self._db.client.admin.command("hello")["localTime"]
-        after = self._monotonic()
+        wall_after, after = self._wall(), self._monotonic()
         return _Sample(
             # The server looked at its clock about half-way between question and answer.
             server=server.replace(tzinfo=UTC) if server.tzinfo is None else server.astimezone(UTC),
-            wall=self._wall() - (after - before) / 2,
+            wall=(wall_before + wall_after) / 2,
             monotonic=(before + after) / 2,
-            took=after - before,
+            took=max(after - before, wall_after - wall_before),  # which differ where it was frozen in between
             primary=self._db.client.primary,
         )
 

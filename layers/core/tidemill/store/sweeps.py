@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from bson.raw_bson import RawBSONDocument
+from pymongo import UpdateOne
 
 from tidemill import indexes
 from tidemill.admission import EXPIRED
@@ -14,6 +15,8 @@ from tidemill.documents import error_document
 from tidemill.model import LANES, Malformed, Reason, TaskId
 from tidemill.store.claims import COUNTABLE, queues
 from tidemill.store.collections import Tasks, translated
+from tidemill.store.lean import LEAN
+from tidemill.store.writes import Written, write_each
 
 CLAIMABLE: Final[dict[str, Any]] = {
     "queue": {"$type": "string", "$not": {"$type": "array"}},
@@ -24,55 +27,79 @@ CLAIMABLE: Final[dict[str, Any]] = {
 """What a pending document must look like for a claim to see and stamp it."""
 
 # Not "array": the server looks for arrays in the documents, all of them, and finds their elements by type anyway.
-_NO_DATE: Final = [
-    "double", "string", "object", "binData", "objectId", "bool", "regex", "javascript", "int", "timestamp", "long",
-    "decimal", "minKey", "maxKey",
+_NEITHER: Final = [
+    "double", "object", "binData", "objectId", "bool", "regex", "javascript", "int", "timestamp", "long", "decimal",
+    "minKey", "maxKey",
 ]  # fmt: skip
+_NO_TEXT: Final = [*_NEITHER, "date"]
+_NO_DATE: Final = [*_NEITHER, "string"]
 
 
-def strays(tasks: Tasks, *, limit: int) -> list[RawBSONDocument]:
-    """Return pending documents out of every claim's sight: of no queue, no lane, or never due."""
+def strays(tasks: Tasks, *, limit: int, but: Sequence[TaskId] = ()) -> list[RawBSONDocument]:
+    """Return pending documents out of every claim's sight, without *but*: of no queue, no lane, or never due.
+
+    Six commands at most, whatever the number of queues; payloads are left out as `LEAN` says.
+    """
     found: list[RawBSONDocument] = []
     for where in _out_of_sight(queues(tasks)):
-        if len(found) >= limit:
+        left = limit - len(found)
+        if not left:
             break
+        others = {"_id": {"$nin": [*but, *(raw["_id"] for raw in found)]}}  # one that is found twice is one
+        stages: list[dict[str, Any]] = [{"$match": {"status": "pending"} | where | others}, {"$limit": left}, LEAN]
         with translated():
-            found += tasks.find({"status": "pending", **where}, hint=indexes.CLAIM).limit(limit - len(found))
+            found += tasks.aggregate(stages, hint=indexes.CLAIM, batchSize=left + 1)
     return found
 
 
-def adopt(tasks: Tasks, task_id: TaskId, fields: dict[str, Any]) -> bool:
-    """Give a stray document the *fields* it lacks; false where somebody mended or took it meanwhile."""
-    absent = dict.fromkeys(fields)  # null matches both: absent, and null
-    with translated():
-        update = {"$set": fields}
-        where = {"_id": task_id, "status": "pending", "$nor": [CLAIMABLE]}
-        return tasks.update_one(where | absent, update).matched_count == 1
+def adopt(tasks: Tasks, adoptions: Sequence[tuple[TaskId, dict[str, Any]]]) -> Written:
+    """Give stray documents the fields they lack, but those that somebody mended or took meanwhile."""
+    return write_each(
+        tasks,
+        [
+            # null matches both: absent, and null
+            UpdateOne(_stray(task_id) | dict.fromkeys(fields), {"$set": fields})
+            for task_id, fields in adoptions
+        ],
+    )
+
+
+def quarantine_all(tasks: Tasks, documents: Sequence[Malformed], *, now: datetime) -> Written:
+    """Fail documents that no claim can take, as they are, but those that somebody mended meanwhile."""
+    return write_each(tasks, [UpdateOne(_stray(one.id), _malformed(one, now=now)) for one in documents])
 
 
 def quarantine(tasks: Tasks, document: Malformed, *, now: datetime) -> bool:
     """Fail a document that no claim can take, as it is; false where somebody mended it meanwhile."""
-    where = {"_id": document.id, "status": "pending", "$nor": [CLAIMABLE]}
     with translated():
-        return tasks.update_one(where, _failed("malformed", document.problem, now=now)).matched_count == 1
+        return tasks.update_one(_stray(document.id), _malformed(document, now=now)).matched_count == 1
 
 
-def expired(tasks: Tasks, *, now: datetime, limit: int) -> list[TaskId]:
-    """Return the ids of pending tasks whose ``expires_at`` has passed before they were ever started."""
+def expired(tasks: Tasks, *, now: datetime, limit: int, but: Sequence[TaskId] = ()) -> list[TaskId]:
+    """Return the ids of pending tasks whose ``expires_at`` passed before they were ever started, without *but*."""
+    others = {"_id": {"$nin": list(but)}} if but else {}
     with translated():
-        return [raw["_id"] for raw in tasks.find(_past_expiry(now), {"_id": 1}, hint=indexes.EXPIRY).limit(limit)]
+        found = tasks.find(_past_expiry(now) | others, {"_id": 1}, hint=indexes.EXPIRY)
+        return [raw["_id"] for raw in found.limit(limit).batch_size(limit + 1)]
 
 
-def expire(tasks: Tasks, ids: Sequence[TaskId], *, now: datetime) -> int:
-    """Fail those of *ids* that are still pending, unstarted and past their ``expires_at``; return how many."""
-    with translated():
-        where = {"_id": {"$in": list(ids)}, **_past_expiry(now)}
-        return tasks.update_many(where, _failed("expired", EXPIRED, now=now)).matched_count
+def expire(tasks: Tasks, ids: Sequence[TaskId], *, now: datetime) -> Written:
+    """Fail those of *ids* that are still pending, unstarted and past their ``expires_at``."""
+    failed = _failed("expired", EXPIRED, now=now)
+    return write_each(tasks, [UpdateOne({"_id": one} | _past_expiry(now), failed) for one in ids])
 
 
 def _past_expiry(now: datetime) -> dict[str, Any]:
     unstarted = {"attempts": 0, "crashes": {"$not": {"$gt": 0}}}
     return {"status": "pending", "expires_at": {"$type": "date", "$lte": now}, **unstarted}
+
+
+def _stray(task_id: TaskId) -> dict[str, Any]:
+    return {"_id": task_id, "status": "pending", "$nor": [CLAIMABLE]}
+
+
+def _malformed(document: Malformed, *, now: datetime) -> dict[str, Any]:
+    return _failed("malformed", document.problem, now=now)
 
 
 def _failed(reason: Reason, message: str, *, now: datetime) -> dict[str, Any]:
@@ -81,11 +108,13 @@ def _failed(reason: Reason, message: str, *, now: datetime) -> dict[str, Any]:
 
 
 def _out_of_sight(found_queues: list[Any]) -> Iterator[dict[str, Any]]:
-    for queue in found_queues:
-        if not isinstance(queue, str):
-            yield {"queue": queue}
-            continue
-        yield {"queue": queue, "lane": {"$nin": list(LANES)}}
-        for lane in LANES:
-            yield {"queue": queue, "lane": lane, "due_at": {"$type": _NO_DATE}}
-            yield {"queue": queue, "lane": lane, "due_at": {"$in": [None, []]}}
+    named = [one for one in found_queues if isinstance(one, str)]
+    if len(named) < len(found_queues):  # by kind, since a value may be a pattern, or look like an operator
+        lists = [one for one in found_queues if isinstance(one, list)]
+        yield {"queue": {"$in": [None, *lists]}}
+        yield {"queue": {"$type": _NO_TEXT}}
+    if named:
+        queue, lanes = {"$in": named}, list(LANES)
+        yield {"queue": queue, "lane": {"$nin": lanes}}
+        yield {"queue": queue, "lane": {"$in": lanes}, "due_at": {"$type": _NO_DATE}}
+        yield {"queue": queue, "lane": {"$in": lanes}, "due_at": {"$in": [None, []]}}

@@ -1,0 +1,223 @@
+"""Faults that queues had with MongoDB itself: options of a URI, TTL, a lone server, replies that never came."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pymongo import MongoClient, ReadPreference, monitoring
+from pymongo.database import Database
+
+from tests.builders import add, document, stored
+from tests.functions import wire
+from tests.functions.calls import answer, request
+from tests.keepers import lost
+from tests.unit.make import eventually
+from tests.use_cases.conftest import Bench
+from tests.use_cases.containers import Container
+from tidemill import Fail, Queue, Retry, indexes
+from tidemill.archive import archive
+from tidemill.documents import DEAD_LETTERS
+from tidemill.settings import Settings
+from tidemill.store import Tasks, lookups, open_tasks
+from tidemill.testing import Mongod
+
+SECOND = timedelta(seconds=1)
+DAY = timedelta(days=1)
+LONG_AGO = datetime(2026, 7, 1, tzinfo=UTC)
+WRITES = ("insert", "update", "delete", "findAndModify")
+
+
+def test_retention_removes_what_has_ended_and_nothing_else(db: Database[Any], tasks: Tasks, dead: Tasks) -> None:  # F85
+    today = datetime.now(UTC)
+    old = today - 30 * DAY
+    kept = add(
+        tasks,
+        [
+            document(old, due_at=today + 30 * DAY, next_retry_at=today + 30 * DAY),
+            document(old, status="processing", attempts=1),
+            document(old, lane="retry", attempts=1, finished_at=None),
+            document(old, status="failed", finished_at=old),
+            document(old, status="done", finished_at=today - 6 * DAY, retain_from=today - 6 * DAY, idempotency_key="k"),
+            document(old, status="cancelled", retain_from=today - 6 * DAY),
+        ],
+    )
+    add(tasks, [document(old, status=status, retain_from=today - 8 * DAY) for status in ("done", "cancelled")])
+    letters: list[dict[str, Any]] = [{"_id": {"task": n, "redrives": 0}, "dead_lettered_at": old} for n in range(3)]
+    add(dead, [letters[0], letters[1] | {"retain_from": today}, letters[2] | {"retain_from": today - 8 * DAY}])
+
+    assert eventually(lambda: db["tasks"].count_documents({}) == len(kept) and dead.count_documents({}) == 2, within=20)
+
+    assert sorted(one["_id"] for one in db["tasks"].find()) == sorted(kept)
+
+
+def test_only_what_has_ended_well_is_marked_to_be_removed(bench: Bench, dead: Tasks, now: datetime) -> None:  # F85
+    def ends_as(payload: dict[str, Any], ctx: Any) -> None:
+        how = payload["how"]
+        if how == "cancelled":
+            lookups.cancel(bench.tasks, ctx.task_id, now=now)
+        if how != "done":
+            raise {"failed": Fail, "retried": Retry, "cancelled": Retry}[how]
+
+    bench.task("ends")(ends_as)
+    add(bench.tasks, [document(now, name="ends", payload={"how": how}) for how in ("done", "failed", "retried")])
+    add(bench.tasks, [document(now, name="ends", payload={"how": "cancelled"}), lost(now)])
+    add(bench.tasks, [document(now, due_at=now + DAY), document(now, expires_at=now), {"status": "pending"}])
+
+    bench.reclaim()
+    bench.execute()
+
+    marked = {one["status"] for one in bench.db["tasks"].find({"retain_from": {"$exists": True}})}
+    assert marked == {"done", "cancelled"}
+    assert archive(bench.tasks, dead, clock=bench.clock, until=1e12)["moved"] == 3
+    assert dead.count_documents({"retain_from": {"$exists": True}}) == 0
+
+
+class _Sent(monitoring.CommandListener):
+    """Keeps what was sent."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[str, Mapping[str, Any]]] = []
+
+    def started(self, event: monitoring.CommandStartedEvent) -> None:
+        self.commands.append((event.command_name, event.command))
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+        pass
+
+    def failed(self, event: monitoring.CommandFailedEvent) -> None:
+        pass
+
+
+def test_no_option_of_a_uri_weakens_a_write_or_moves_a_read(  # F87, F88
+    mongod: Mongod, bench: Bench, now: datetime
+) -> None:
+    sent = _Sent()
+    options = "w=0&readPreference=secondaryPreferred&readConcernLevel=available&retryWrites=false"
+    with MongoClient[dict[str, Any]](f"{mongod.uri}&{options}", event_listeners=[sent], tz_aware=True) as client:
+        weak = Bench(db=client[bench.db.name], clock=bench.clock)
+        queue = Queue(weak.db, clock=weak.clock)
+        queue.get(queue.enqueue("noop", {}))
+        queue.cancel(queue.enqueue("noop", {}, idempotency_key="k"))
+        add(bench.tasks, [document(now, name="no.such.task"), document(now, expires_at=now), {"status": "pending"}])
+        add(bench.tasks, [lost(now), document(now, attempts=9, max_retries=0)])
+        weak.execute(clock=weak.clock)
+        weak.reclaim(dead_owner="dead")
+        archive(open_tasks(weak.db), open_tasks(weak.db, DEAD_LETTERS), clock=weak.clock, until=1e12)
+
+    names = {name for name, _ in sent.commands}
+    assert names >= {"insert", "update", "delete", "findAndModify", "find", "aggregate"}
+    assert not any("$readPreference" in command for name, command in sent.commands if name != "endSessions")
+    assert {command["writeConcern"]["w"] for name, command in sent.commands if name in WRITES} == {"majority"}
+    assert open_tasks(weak.db).read_preference == ReadPreference.PRIMARY
+    assert {one["status"] for one in bench.db["tasks"].find()} <= {"done", "cancelled", "pending"}
+
+
+@pytest.mark.parametrize("options", ["w=0", "w=1&journal=false&retryWrites=false&readPreference=secondaryPreferred"])
+def test_the_functions_work_whatever_the_uri_says_of_writes(  # F87, F88
+    mongod: Mongod, db: Database[Any], options: str
+) -> None:
+    db["task_types"].insert_one({"_id": "noop", "http": True})
+    _work_through(f"{mongod.uri}&{options}", db)
+
+
+def test_a_lone_server_without_transactions_will_do() -> None:  # F89
+    with Mongod(standalone=True) as server, MongoClient[dict[str, Any]](server.uri, tz_aware=True) as client:
+        db = client["alone"]
+        indexes.create(db, retention=7 * DAY)
+        db["task_types"].insert_one({"_id": "noop", "http": True})
+        _work_through(server.uri, db)
+
+
+def _work_through(uri: str, db: Database[Any]) -> None:
+    """Enqueue, read at once, lose, reclaim, run and archive, through the handlers."""
+    given: dict[str, str] = {"uri": uri, "database": db.name, "LINGER_SEC": "0"}
+    add(db["tasks"], [lost(LONG_AGO), document(LONG_AGO, attempts=9, max_retries=0)])
+    with Container("enqueue", **given) as front:
+        task_id = answer(front.done(request(body={"name": "noop", "payload": {}}))).id
+        assert answer(front.done(request("GET", f"/tasks/{task_id}"))).body["status"] == "pending"
+        with Container("reclaim", **given) as container:
+            assert container.done()["reclaimed"] == 1
+        db["tasks"].update_many({"crashes": 1}, {"$set": {"due_at": LONG_AGO}})
+        with Container("execute", **given) as container:
+            report = container.done()
+            assert (report["done"], report["failed"], report["unknown"]) == (2, 1, 0)
+        with Container("archive", **given) as container:
+            assert container.done()["moved"] == 1
+        assert answer(front.done(request("GET", f"/tasks/{task_id}"))).body["status"] == "done"
+
+
+SHORT = Settings(max_task_timeout=SECOND, task_timeout=SECOND, margin=SECOND / 2, concurrency=2, linger=timedelta(0))
+
+
+def test_an_outage_in_the_middle_of_a_batch_costs_nothing_but_time(  # F91
+    mongod: Mongod, bench: Bench, now: datetime
+) -> None:
+    bench.settings = SHORT
+    bench.task("slow")(lambda _payload, _ctx: time.sleep(0.1))
+    ids = add(bench.tasks, [document(now, name="slow", payload={"n": n}) for n in range(10)])
+    with (
+        wire.proxy(mongod.uri) as proxy,
+        wire.nobody() as address,
+        MongoClient[dict[str, Any]](proxy.uri) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        running = pool.submit(bench.execute, tasks=open_tasks(client[bench.db.name]), remaining=30 * SECOND)
+        assert eventually(lambda: bench.tasks.count_documents({"status": "done"}) >= 2)
+        proxy.reroute(f"mongodb://{address}")
+        proxy.cut()
+        time.sleep(1)  # the outage
+        proxy.reroute(mongod.uri)
+        report = running.result()
+
+    assert sorted(bench.ran) == list(range(10))
+    assert (report["done"], report["unknown"], report["lost"]) == (10, 0, 0)
+    assert {stored(bench.tasks, one)["attempts"] for one in ids} == {1}
+
+
+def test_what_an_outage_left_open_is_run_again_after_its_lease_and_charged_once(  # F91
+    mongod: Mongod, bench: Bench, now: datetime
+) -> None:
+    bench.settings = SHORT
+    with wire.proxy(mongod.uri) as proxy, wire.nobody() as address, MongoClient[dict[str, Any]](proxy.uri) as client:
+
+        @bench.task("cut")
+        def cut(_payload: dict[str, Any], _ctx: Any) -> None:
+            proxy.reroute(f"mongodb://{address}")
+            proxy.cut()
+
+        ids = add(bench.tasks, [document(now, name="cut")])
+        report = bench.execute(tasks=open_tasks(client[bench.db.name]), remaining=4 * SECOND)
+        proxy.reroute(mongod.uri)
+
+    assert (report["claimed"], report["done"], report["unknown"]) == (1, 0, 1)
+    bench.clock.move(10 * SECOND)
+    assert bench.reclaim()["reclaimed"] == 1
+    bench.clock.move(5 * SECOND)
+    assert bench.execute()["done"] == 1
+    assert [(one["attempts"], one["crashes"]) for one in (stored(bench.tasks, task_id) for task_id in ids)] == [(1, 0)]
+
+
+@pytest.mark.parametrize("retried", ["true", "false"])
+def test_a_claim_whose_reply_was_lost_is_run_at_once(  # F92
+    mongod: Mongod, bench: Bench, now: datetime, retried: str
+) -> None:
+    ids = add(bench.tasks, [document(now, payload={"n": n}) for n in range(10)])
+    with (
+        wire.proxy(mongod.uri) as proxy,
+        MongoClient[dict[str, Any]](f"{proxy.uri}&retryWrites={retried}") as client,
+    ):
+        tasks = open_tasks(client[bench.db.name])
+        tasks.find_one({})
+        proxy.lose_reply_of("update")
+
+        report = bench.execute(tasks=tasks)
+
+    assert sorted(bench.ran) == list(range(10))
+    assert (report["done"], report["lost"], report["unknown"]) == (10, 0, 0)
+    assert report["errors"] >= 1
+    assert {stored(bench.tasks, one)["attempts"] for one in ids} == {1}

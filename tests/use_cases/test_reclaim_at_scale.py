@@ -1,0 +1,141 @@
+"""Reclaim with ten thousand tasks to look after: each once, never all at once, and no longer than it has time for."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from tests.builders import add, document
+from tests.conftest import ManualClock
+from tests.faults import failing
+from tests.keepers import a_keeper, lost, reclaimed
+from tidemill.model import Task
+from tidemill.policies import RetryPolicy
+from tidemill.reclaim import GAUGES, reclaim
+from tidemill.reclaim.keeper import BATCH
+from tidemill.retry import DEFAULT
+from tidemill.store import Tasks, open_tasks
+from tidemill.testing import Mongod
+
+MANY = 10_000
+SECOND = timedelta(seconds=1)
+
+
+def states(db: Database[Any]) -> Counter[tuple[Any, ...]]:
+    """How many tasks are in which state."""
+    fields = ("status", "attempts", "crashes", "lane")
+    return Counter(tuple(one[field] for field in fields) for one in db["tasks"].find({}, dict.fromkeys(fields, 1)))
+
+
+def test_two_reclaims_at_once_take_each_of_ten_thousand_tasks_back_once(
+    mongod: Mongod, db: Database[Any], tasks: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    add(tasks, [lost(now) for _ in range(MANY - 2_000)])
+    add(tasks, [lost(now, crashes=1) for _ in range(1_000)])
+    add(tasks, [lost(now, crashes=1, max_retries=0) for _ in range(1_000)])
+
+    def run(_: int) -> dict[str, int]:
+        with MongoClient[dict[str, Any]](mongod.uri) as client:
+            return reclaimed(open_tasks(client[db.name]), clock)
+
+    with ThreadPoolExecutor(2) as pool:
+        reports = list(pool.map(run, range(2)))
+
+    totals = {name: sum(report[name] for report in reports) for name in ("reclaimed", "failed", "stuck", "errors")}
+    assert totals == {"reclaimed": MANY - 1_000, "failed": 1_000, "stuck": 0, "errors": 0}
+    assert states(db) == {
+        ("pending", 0, 1, "fresh"): MANY - 2_000,
+        ("pending", 1, 2, "retry"): 1_000,
+        ("failed", 1, 2, "fresh"): 1_000,
+    }
+    counted = list(db["queue_stats"].find())
+    assert sum(one["lost"] for one in counted) == MANY
+
+
+def test_ten_thousand_lost_tasks_do_not_come_back_together(
+    db: Database[Any], tasks: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    add(tasks, [lost(now) for _ in range(MANY)])
+
+    assert reclaimed(tasks, clock)["reclaimed"] == MANY
+
+    moments = [one["due_at"] for one in db["tasks"].find({}, {"due_at": 1})]
+    seconds = Counter((moment - now) // SECOND for moment in moments)
+    assert set(seconds) == set(range(5))
+    assert max(seconds.values()) < 1.1 * MANY / 5
+    assert len(set(moments)) > MANY / 3  # of the 5,000 milliseconds there are
+
+
+def test_ten_thousand_documents_are_expired_adopted_and_quarantined_in_one_run(
+    db: Database[Any], tasks: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    foreign = {"payload": {}, "status": "pending", "attempts": 0, "next_retry_at": None}
+    add(tasks, [document(now, expires_at=now) for _ in range(MANY)])
+    add(tasks, [dict(foreign) for _ in range(MANY // 2)])
+    add(tasks, [foreign | {"next_retry_at": "tomorrow"} for _ in range(MANY // 2)])
+
+    report = reclaimed(tasks, clock)
+
+    assert (report["expired"], report["adopted"], report["quarantined"]) == (MANY, MANY // 2, MANY // 2)
+    assert (report["stuck"], report["errors"], report["due_fresh"]) == (0, 0, MANY // 2)
+    assert db["tasks"].count_documents({"status": "pending"}) == MANY // 2
+
+
+class _Watch:
+    """A monotonic clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.mark.parametrize(("seconds", "measures"), [(BATCH, False), (2 * BATCH, True)])
+def test_the_clock_is_looked_at_between_two_batches(
+    db: Database[Any], tasks: Tasks, clock: ManualClock, now: datetime, seconds: int, *, measures: bool
+) -> None:
+    watch = _Watch()
+    add(tasks, [lost(now, crashes=1) for _ in range(3 * BATCH)])
+    add(tasks, [document(now, expires_at=now) for _ in range(5)])
+
+    def slow(_: Task) -> RetryPolicy:
+        watch.at += 1.7
+        return DEFAULT
+
+    report = reclaim(a_keeper(tasks, clock, policy=slow, monotonic=watch), until=watch.at + seconds)
+
+    assert (report["reclaimed"], report["expired"], report["errors"]) == (BATCH, 0, 0)
+    assert set(GAUGES) <= set(report) if measures else not set(GAUGES) & set(report)
+    assert db["tasks"].count_documents({"status": "processing"}) == 2 * BATCH
+
+
+def test_a_batch_that_hangs_ends_with_the_time(mine: Tasks, tasks: Tasks, clock: ManualClock, now: datetime) -> None:
+    add(tasks, [lost(now) for _ in range(5)])
+
+    with failing(mine, "update", times=100, blockConnection=True, blockTimeMS=2_500):
+        started = time.monotonic()
+        report = reclaim(a_keeper(mine, clock), until=started + 1)
+
+        assert time.monotonic() - started < 2
+    assert (report["reclaimed"], report["errors"]) == (0, 1)
+    assert set(GAUGES) <= set(report)
+
+
+def test_strays_stop_with_the_time_too(mine: Tasks, tasks: Tasks, clock: ManualClock, now: datetime) -> None:
+    add(tasks, [document(now, expires_at=now) for _ in range(5 * BATCH)])
+    keeper = a_keeper(mine, clock)
+
+    with failing(mine, "update", times=100, blockConnection=True, blockTimeMS=300):
+        report = reclaim(keeper, until=time.monotonic() + 1.0)
+
+    assert 0 < report["expired"] < 5 * BATCH
+    assert reclaimed(tasks, clock)["expired"] + report["expired"] <= 5 * BATCH
+    assert tasks.count_documents({"status": "pending"}) == 0

@@ -1,0 +1,136 @@
+"""Executors that respect their time: nothing starts that cannot finish, and nothing is left waiting for a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pymongo import MongoClient, monitoring
+from pymongo.database import Database
+
+from tests.builders import add, document, stored
+from tests.use_cases.conftest import BRISK, Bench
+from tests.use_cases.containers import Container
+from tidemill.executor.report import NAMES
+from tidemill.store import Tasks, open_tasks
+from tidemill.testing import Mongod
+
+SECOND = timedelta(seconds=1)
+LONG_AGO = datetime(2026, 7, 1, tzinfo=UTC)
+
+
+class Watch(monitoring.CommandListener):
+    """A monotonic clock that the test moves; *slow* commands take a second of it. Keeps what was sent."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+        self.slow: tuple[str, ...] = ()
+        self.sent: list[str] = []
+
+    def __call__(self) -> float:
+        return self.at
+
+    def started(self, event: monitoring.CommandStartedEvent) -> None:
+        self.sent.append(event.command_name)
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+        self.at += event.command_name in self.slow
+
+    def failed(self, event: monitoring.CommandFailedEvent) -> None:
+        pass
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture
+def timed(mongod: Mongod, bench: Bench, watch: Watch) -> Iterator[Tasks]:
+    """The tasks of the bench, whose commands are watched."""
+    with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[watch]) as client:
+        yield open_tasks(client[bench.db.name])
+
+
+@pytest.mark.parametrize(("seconds", "done"), [(120, 1), (60, 1), (59.999, 0), (10, 0), (1, 0), (0, 0), (-1, 0)])
+def test_with_less_time_than_the_longest_task_takes_it_says_so_and_asks_nothing(
+    bench: Bench, timed: Tasks, watch: Watch, *, seconds: float, done: int
+) -> None:
+    [task_id] = add(bench.tasks, [document(bench.clock.at)])
+
+    report = bench.execute(tasks=timed, remaining=seconds * SECOND, monotonic=watch)
+
+    assert (report["done"], report.skipped) == (done, None if done else "time")
+    assert bool(watch.sent) == bool(done)
+    assert stored(bench.tasks, task_id)["attempts"] == done
+
+
+@pytest.mark.parametrize("seconds", [10, 1])
+def test_the_handler_says_so_too(mongod: Mongod, db: Database[Any], seconds: float) -> None:
+    db["tasks"].insert_one(document(LONG_AGO))
+    with Container("execute", uri=mongod.uri, database=db.name, LINGER_SEC="0") as container:
+        report = container.done(seconds=seconds)
+        assert report == {"skipped": "time"} | dict.fromkeys(NAMES, 0)
+        assert container.done(seconds=70)["done"] == 1
+
+
+def test_while_its_time_falls_it_starts_what_still_fits_and_leaves_the_rest_as_it_was(  # F12
+    bench: Bench, watch: Watch, now: datetime
+) -> None:
+    bench.settings = replace(BRISK, max_task_timeout=2.5 * SECOND, task_timeout=2.5 * SECOND, margin=SECOND)
+
+    @bench.task("slow")
+    def slow(_payload: dict[str, Any], _ctx: Any) -> None:
+        watch.at += 2
+
+    ids = add(bench.tasks, [document(now, name="slow", payload={"n": n}) for n in range(20)])
+
+    report = bench.execute(remaining=10 * SECOND, monotonic=watch, batch_size=20, concurrency=1)
+
+    assert bench.ran == [0, 1, 2, 3]  # with 10, 8, 6 and 4 seconds left; with 2 another would not fit
+    assert (report["done"], report["claimed"] - report["released"]) == (4, 4)
+    states = [(one["status"], one["attempts"], "lease" in one) for one in (stored(bench.tasks, id_) for id_ in ids)]
+    assert states == [("done", 1, False)] * 4 + [("pending", 0, False)] * 16
+    assert bench.execute(owner="B", concurrency=1)["done"] == 16
+
+
+@pytest.mark.parametrize("count", [1, 8, 16])
+def test_what_was_claimed_too_late_is_given_back_in_one_write_and_not_claimed_again(
+    bench: Bench, timed: Tasks, watch: Watch, now: datetime, count: int
+) -> None:
+    watch.slow = ("update",)
+    ids = add(bench.tasks, [document(now, timeout_sec=50) for _ in range(count)])
+
+    report = bench.execute(tasks=timed, remaining=60.5 * SECOND, monotonic=watch)
+
+    assert (report["claimed"], report["released"], bench.ran) == (count, count, [])
+    assert watch.sent.count("update") == 2  # the stamp, and the release
+    assert {(one["status"], one["attempts"], one["due_at"]) for one in (stored(bench.tasks, one) for one in ids)} == {
+        ("pending", 0, now)
+    }
+
+
+def test_what_was_given_back_is_had_by_the_next_at_once(
+    bench: Bench, timed: Tasks, watch: Watch, now: datetime
+) -> None:
+    watch.slow = ("update",)
+    [task_id] = add(bench.tasks, [document(now, timeout_sec=50, max_retries=0)])
+    bench.execute(tasks=timed, remaining=60.5 * SECOND, monotonic=watch)
+
+    assert bench.execute(owner="B")["done"] == 1
+    assert (stored(bench.tasks, task_id)["attempts"], stored(bench.tasks, task_id)["crashes"]) == (1, 0)
+
+
+def test_what_fits_is_started_beside_what_is_given_back(
+    bench: Bench, timed: Tasks, watch: Watch, now: datetime
+) -> None:
+    watch.slow = ("update",)
+    long, short = add(bench.tasks, [document(now, timeout_sec=seconds) for seconds in (50, 5)])
+
+    report = bench.execute(tasks=timed, remaining=60.5 * SECOND, monotonic=watch)
+
+    assert (report["claimed"], report["released"], report["done"]) == (2, 1, 1)
+    assert (stored(bench.tasks, long)["status"], stored(bench.tasks, short)["status"]) == ("pending", "done")
