@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from tidemill.cli import indexes, policies, queues, stats, tables, tasks
+from tidemill.cli import indexes, policies, queues, stats, tables, tasks, work
 from tidemill.errors import TidemillError
 
 INTERRUPTED: Final = 130
@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     stats.add_to(commands)
     policies.add_to(commands)
     _add_simulate_to(commands)
+    work.add_to(commands)
     indexes.add_to(commands)
     return parser
 

@@ -1,0 +1,99 @@
+"""``tidemill work``: what it refuses before it begins."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from tests.unit.cli.conftest import CommandLine
+from tidemill import UnavailableError, bootstrap
+from tidemill.cli.work import _leave
+from tidemill.executor import Report
+
+
+@pytest.fixture
+def worker(operator: CommandLine) -> Iterator[CommandLine]:
+    """The command line on the test's database, whose connections are closed afterwards."""
+    yield operator
+    bootstrap.database("work", timeout_sec=5.0, pool=4).client.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--queue", "e u"), "argument --queue: use up to 63 letters, digits, _ . and -"),
+        (("--queue", ""), "argument --queue: use up to 63 letters, digits, _ . and -"),
+        (("--lane", "slow"), "argument --lane: invalid choice: 'slow' (choose from 'fresh', 'retry')"),
+        (("--selection", "newest_first"), "argument --selection: invalid choice: 'newest_first'"),
+        (("--concurrency", "0"), "argument --concurrency: must be a whole number from 1 to 256"),
+        (("--concurrency", "257"), "argument --concurrency: must be a whole number from 1 to 256"),
+        (("--concurrency", "1e2"), "argument --concurrency: must be a whole number from 1 to 256"),
+        (("--batch-size", "many"), "argument --batch-size: must be a whole number from 1 to 1000"),
+        (("--until",), "unrecognized arguments: --until"),
+        (("now",), "unrecognized arguments: now"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_with_what_can(
+    tidemill: CommandLine, arguments: tuple[str, ...], complaint: str
+) -> None:
+    said = tidemill("work", *arguments)
+
+    assert (said.status, said.out) == (2, "")
+    assert said.err.startswith("usage: tidemill")
+    assert complaint in said.err
+
+
+def test_help_is_given_without_a_database(tidemill: CommandLine) -> None:
+    assert tidemill.done("work", "--help").out.startswith("usage: tidemill work")
+
+
+def test_without_an_address_the_variable_is_named(tidemill: CommandLine) -> None:
+    assert tidemill.refused("work") == "MONGODB_URI is missing: set it, or MONGODB_SECRET_ARN"
+
+
+def test_a_setting_that_cannot_be_is_refused(tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONCURRENCY", "all")
+
+    assert tidemill.refused("work") == "CONCURRENCY must be a whole number from 1 to 256"
+
+
+@pytest.mark.parametrize(
+    ("package", "complaint"),
+    [
+        ("taskz", "the task module taskz cannot be imported: ModuleNotFoundError: No module named 'taskz'"),
+        ("string", "string is a single module: task modules are the files of a package"),
+        ("", "the task module cannot be imported"),
+        ("..", "the task module .. cannot be imported"),
+    ],
+)
+def test_a_package_that_is_none_is_named(operator: CommandLine, package: str, complaint: str) -> None:
+    assert complaint in operator.refused("work", "--tasks", package)
+
+
+def test_a_database_without_its_indexes_is_told_how_to_get_them(worker: CommandLine, db: Database[Any]) -> None:
+    db["tasks"].drop_index("owners")
+
+    refusal = worker.refused("work")
+
+    assert refusal == "an index of tasks is missing: run `tidemill indexes` once, then try again"
+
+
+def test_outcomes_that_were_not_confirmed_are_a_failure() -> None:
+    report = Report()
+    _leave(report, threading.enumerate())  # with nothing to complain of
+
+    report["unknown"] = 3
+    with pytest.raises(UnavailableError, match="MongoDB did not confirm the outcome of 3 tasks"):
+        _leave(report, threading.enumerate())
+
+
+def test_a_server_that_is_not_there_is_told_without_its_address(
+    worker: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MONGODB_URI", "mongodb://user:s3cret@127.0.0.1:9/")
+
+    assert worker.refused("work") == "MongoDB did not answer in time (ServerSelectionTimeoutError)"

@@ -1,0 +1,1 @@
+"""Task functions for workers that are watched from outside, through files."""

@@ -1,0 +1,67 @@
+"""Each leaves a line with its number in the file ``trace`` of its payload once it begins, and does not end at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tidemill import TaskContext, task
+
+LONG_SEC = 600.0
+
+
+@task("watched.note")
+def note(payload: dict[str, Any], _ctx: TaskContext) -> None:
+    """End at once."""
+    _trace(payload)
+
+
+@task("watched.wait", timeout=LONG_SEC)
+def wait(payload: dict[str, Any], ctx: TaskContext) -> str:
+    """Wait for the file ``go``, or until it is asked to stop; return which it was."""
+    _trace(payload)
+    while not Path(payload["go"]).exists():
+        if ctx.cancelled():
+            return "stopped"
+        time.sleep(0.01)
+    return "went"
+
+
+@task("watched.await", timeout=LONG_SEC)
+async def await_(payload: dict[str, Any], _ctx: TaskContext) -> str:
+    """Wait for the file ``go`` without blocking."""
+    _trace(payload)
+    while not Path(payload["go"]).exists():
+        await asyncio.sleep(0.01)
+    return "went"
+
+
+@task("watched.apart", timeout=LONG_SEC, isolate=True)
+def apart(payload: dict[str, Any], _ctx: TaskContext) -> None:
+    """Wait for the file ``go`` in a process of its own, whose id is told in the trace."""
+    _trace(payload | {"n": os.getpid()})
+    while not Path(payload["go"]).exists():
+        time.sleep(0.01)
+
+
+@task("watched.deaf", timeout=0.5)
+def deaf(payload: dict[str, Any], _ctx: TaskContext) -> None:
+    """Run past its timeout where no interruption reaches it."""
+    _trace(payload)
+    time.sleep(LONG_SEC)
+
+
+@task("watched.litter")
+def litter(payload: dict[str, Any], _ctx: TaskContext) -> None:
+    """Leave a thread behind that would keep the process for ever."""
+    _trace(payload)
+    threading.Thread(target=time.sleep, args=(LONG_SEC,)).start()
+
+
+def _trace(payload: dict[str, Any]) -> None:
+    with Path(payload["trace"]).open("a", encoding="utf-8") as trace:
+        trace.write(f"{payload['n']}\n")
