@@ -8,7 +8,6 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from threading import Thread
 
-from demo import misbehaviour
 from demo.functions import Context, Event, handler
 from tasks import deliver_webhook, noop
 
@@ -21,7 +20,6 @@ def run(event: Event, request_id: str, timeout_sec: float, environment: Mapping[
     """Call the handler, and send its report, or the text of what it raised."""
     _leave_with_the_demo()
     os.environ.update(environment)
-    misbehaviour.register()
     context = Context(timeout_sec=timeout_sec, aws_request_id=request_id)
     try:
         answer.send(EXECUTE(event, context))

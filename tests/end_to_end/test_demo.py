@@ -127,11 +127,10 @@ def test_every_accepted_task_is_accounted_for(tmp_path: Path) -> None:
     assert (told["done"], told["cancelled"], told["dead_letters"]) == (154, 1, 50)
     assert told["dead_letters_by_reason"] == {"exhausted": 30, "not_retryable": 16, "worker_lost": 4}
     assert told["executors_raised"] == 0
-    # A crash task is lost once for nothing and then with each of its three attempts, alone: only the first four
-    # losses may share a death.
-    assert 1 + 4 * 3 <= told["executors_killed"] <= 4 * 4
+    # A crash task takes one executor with it, perhaps together with another; then it is isolated and harms none.
+    assert 1 <= told["executors_killed"] <= 4
     assert told["executors_died"] == told["executors_killed"] + told["executors_recycled"]
-    assert told["reclaimed"] == told["runs_by_status"]["lost"] >= 4 * 4
+    assert told["reclaimed"] == told["runs_by_status"]["lost"] >= 4
     assert told["timed_out"] == 2 * 2
     assert told["runs_by_status"]["succeeded"] == told["done"]
     assert told["seconds"] < 60

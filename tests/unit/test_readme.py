@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,8 +25,18 @@ from tidemill.registry import Registry
 from tidemill.requests import new_task
 from tidemill.settings import Settings, from_environment
 from tidemill.store import open_tasks
+from tidemill.testing import Mongod
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    _, _, following = README.partition(f"\n## {title}\n")
+    return following.partition("\n## ")[0]
+
+
+def snippets(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
 def test_the_snippets_define_enqueue_and_run_a_task(
@@ -33,7 +46,7 @@ def test_the_snippets_define_enqueue_and_run_a_task(
     monkeypatch.setattr(tidemill, "task", registry.task)
     names: dict[str, Any] = {"client": _Client(client, db), "__name__": "readme"}
 
-    for snippet in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+    for snippet in snippets(README.replace(section("Test your tasks"), "")):
         exec(compile(snippet, "README.md", "exec", dont_inherit=True), names)
     runtime = Runtime(
         tasks=open_tasks(db),
@@ -47,6 +60,25 @@ def test_the_snippets_define_enqueue_and_run_a_task(
     task = Queue(db).get(names["task_id"])
     assert isinstance(task, Task)
     assert (task.status, task.result) == ("done", {"sent": "order-7"})
+
+
+def test_the_tests_shown_pass_in_a_project_of_their_own(tmp_path: Path, mongod: Mongod) -> None:
+    [module], [tests] = snippets(section("Write a task")), snippets(section("Test your tasks"))
+    (tmp_path / "invoices.py").write_text(module, encoding="utf-8")
+    (tmp_path / "test_invoices.py").write_text(tests, encoding="utf-8")
+
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)],
+        cwd=tmp_path,
+        env=os.environ | {"TIDEMILL_TEST_MONGODB_URI": mongod.uri},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert f"{tests.count('def test_')} passed" in run.stdout
 
 
 def test_the_table_of_variables_has_the_defaults_that_hold() -> None:
@@ -65,7 +97,7 @@ def test_the_table_of_variables_has_the_defaults_that_hold() -> None:
     assert f"{indexes.SMALL:,}" in README
 
 
-@pytest.mark.parametrize("name", ["retry-priority", "starvation"])
+@pytest.mark.parametrize("name", ["retry-priority", "starvation", "arrivals"])
 def test_the_simulations_print_what_the_readme_shows(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", name]) == 0
 
