@@ -17,6 +17,7 @@ from tests.functions.calls import ROOT, about, request, sample
 from tests.functions.conftest import EXECUTOR, Deployed
 from tests.functions.lambda_api import FakeLambda, lambda_server, refusal
 from tidemill import aws, bootstrap
+from tidemill.clock import Uptime
 from tidemill.testing import Mongod
 
 NOOP = {"name": "noop", "payload": {}}
@@ -269,3 +270,18 @@ def test_a_container_that_cannot_wake_anybody_starts_all_the_same(
         ended = started(at=tmp_path, AWS_ENDPOINT_URL_LAMBDA=server.url, **environment)
 
     assert (ended.returncode, ended.stderr, server.invoked) == (0, "", [])
+
+
+def test_an_hour_in_which_the_container_was_frozen_is_no_quiet_second(deployed: Deployed, fake: FakeLambda) -> None:
+    deployed.post(NOOP)
+    waker = bootstrap.waker()
+    assert waker is not None
+    uptime = waker._monotonic
+    assert isinstance(uptime, Uptime)
+    assert waker._summoner._monotonic is uptime
+    wall, monotonic = uptime._last
+    uptime._last = wall - 3600, monotonic  # the wall clock went on, the monotonic one did not
+
+    deployed.post(NOOP)
+
+    assert len(fake.started()) == 2

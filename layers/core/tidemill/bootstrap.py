@@ -155,7 +155,9 @@ def waker() -> Waker | None:
     _hush_drivers()
     # Where executors linger less, less can be left to one that was woken before.
     quiet_sec = QUIET_SEC * min(chosen().linger.total_seconds() / SUMMONED_SEC, 1.0)
-    return Waker(Summoner(aws.Starter(function, source="wake").start), quiet_sec=quiet_sec)
+    uptime = Uptime()
+    summoner = Summoner(aws.Starter(function, source="wake").start, monotonic=uptime)
+    return Waker(summoner, quiet_sec=quiet_sec, monotonic=uptime)
 
 
 def get_ready_to_wake() -> None:
