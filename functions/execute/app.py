@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -52,5 +53,6 @@ def _recycle() -> None:
     """
     logger.warning("recycled")
     logging.shutdown()
-    sys.stdout.flush()
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # a function may have put anything there
+        sys.stdout.flush()
     os._exit(1)

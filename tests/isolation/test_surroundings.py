@@ -45,6 +45,21 @@ def test_what_a_function_changes_the_executor_does_not_see(run: Run) -> None:
     assert (Path.cwd(), os.environ.get("SPOILT")) == (here, None)
 
 
+def test_a_helper_starts_where_the_executor_was_though_that_is_in_a_directory_that_is_gone(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = str(Path.cwd())
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    concluded = runner(nursery)("looks")
+
+    assert isinstance(concluded, Returned)
+    assert concluded.result["folder"] == here
+
+
 def test_signals_that_the_executor_ignores_have_their_usual_effect_on_a_function(nursery: Nursery) -> None:
     ignored = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -36,6 +36,8 @@ LAST_SECONDS: Final = 2.0
 LAST_TRIES_SEC: Final = 60.0
 """How long a worker that is to stop tries to write its last outcomes: as long as its leases hold."""
 
+LAST_PATIENCE_SEC: Final = 1.5
+
 OPERATION_SEC: Final = 10.0
 MAX_WAIT_SEC: Final = 0.5
 
@@ -288,7 +290,11 @@ class Execution:
                 self._caps.close(now=self._now())
         self._write_statistics(force=True)
         self._report.backlog = self._report.backlog and not self._life.may_claim()
-        self._report["leftovers"] += self._slots.leftovers()
+        self._report["leftovers"] += self._slots.leftovers(wait=self._patience())
+
+    def _patience(self) -> float:
+        """Return how long to wait for functions that were interrupted: coroutines clean up first."""
+        return max(min(self._life.remaining().total_seconds() - LAST_SECONDS, LAST_PATIENCE_SEC), 0.0)
 
     def _write_statistics(self, *, force: bool) -> None:
         self._tally.overtook(self._claimer.overtakes)

@@ -39,6 +39,7 @@ class Helper:
 
     Args:
         package: What it imports.
+        directory: Where it is started.
         start_within: How long it may take until it is ready.
         answer_within: How long nothing may be heard of it where there is something it was asked for.
 
@@ -46,12 +47,12 @@ class Helper:
         IsolationError: It cannot be started, or is not ready in time.
     """
 
-    def __init__(self, package: str, *, start_within: timedelta, answer_within: timedelta) -> None:
+    def __init__(self, package: str, *, directory: str, start_within: timedelta, answer_within: timedelta) -> None:
         self._answer_within = answer_within
         self._lock = threading.Lock()
         self._signs = 0
         try:
-            self._control, self._process = _started(package)
+            self._control, self._process = _started(package, directory)
         except OSError as error:
             raise IsolationError(f"the helper process cannot be started ({error.strerror})") from error
         try:
@@ -120,24 +121,25 @@ class Helper:
             self._process.wait(_END_WITHIN_SEC)
 
 
-def _started(package: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _started(package: str, directory: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """Start a process; return the connection to it, too."""
     ours, theirs = socket.socketpair()
     for one in (ours, theirs):
         one.settimeout(None)  # whatever a function has made the default
     try:
         with theirs:
-            return ours, _connected(theirs, package)
+            return ours, _connected(theirs, package, directory)
     except BaseException:
         ours.close()
         raise
 
 
-def _connected(control: socket.socket, package: str) -> subprocess.Popen[bytes]:
+def _connected(control: socket.socket, package: str, directory: str) -> subprocess.Popen[bytes]:
     fd = fcntl.fcntl(control.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)  # none of the standard ones
     try:
         return subprocess.Popen(  # noqa: S603 - this very interpreter
             [sys.executable, "-c", _PROGRAM, str(fd), str(os.getpid()), package, *map(str, sys.path)],
+            cwd=directory,
             stdin=subprocess.DEVNULL,
             pass_fds=[fd],
             start_new_session=True,  # out of Ctrl-C's reach

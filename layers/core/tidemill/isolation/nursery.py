@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 from tidemill.conclusions import Conclusion
 from tidemill.errors import IsolationError
@@ -39,7 +40,10 @@ class Nursery:
         begin_within: timedelta = timedelta(seconds=5),
         answer_within: timedelta = timedelta(seconds=3),
     ) -> None:
-        self._start = partial(Helper, package, start_within=start_within, answer_within=answer_within)
+        # Where this process is now: a function may leave it anywhere, in a directory that is gone too.
+        self._start = partial(
+            Helper, package, directory=str(Path.cwd()), start_within=start_within, answer_within=answer_within
+        )
         self._begin_within = begin_within
         self._lock = threading.Lock()
         self._helper: Future[Helper] | None = None
