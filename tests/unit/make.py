@@ -49,6 +49,16 @@ def a_context(*, deadline: float = NEVER) -> TaskContext:
     return TaskContext(task_id=1, attempt=1, is_last_attempt=False, deadline=deadline)
 
 
+class Moved:
+    """A monotonic clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @st.composite
 def backoffs(draw: st.DrawFn) -> Backoff:
     """Any legal back-off."""

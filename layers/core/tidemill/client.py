@@ -34,6 +34,19 @@ class Queue:
         self._clock = clock or ServerClock(db)
         self._directory = directory or Directory(db)
 
+    @property
+    def database(self) -> Database[Any]:
+        """The database the tasks are in, with the options this queue writes with."""
+        return self._tasks.database
+
+    def now(self) -> datetime:
+        """Return the time that delays and due times count from: the database's, not this machine's.
+
+        Raises:
+            UnavailableError: MongoDB was never reached and does not answer.
+        """
+        return self._clock.now()
+
     def enqueue(
         self,
         name: str,

@@ -11,8 +11,14 @@ from datetime import timedelta
 class FakeContext:
     """A Lambda context whose time runs out, as far as handlers look at one.
 
-    ``lambda_handler(event, FakeContext())``. What is left of the invocation counts down on the monotonic clock
-    and stops at zero, as AWS has it; `move` lets time pass without waiting.
+    What is left of the invocation counts down on the monotonic clock and stops at zero, as AWS has it; `move` lets time
+    pass without waiting. On a clock that stands still it passes in no other way::
+
+        lambda_handler(event, FakeContext(timedelta(seconds=10)))        # runs out while the handler works
+
+        context = FakeContext(timedelta(seconds=60), monotonic=lambda: 0.0)
+        context.move(timedelta(seconds=50))
+        assert context.get_remaining_time_in_millis() == 10_000          # exactly, until it is moved again
 
     Args:
         remaining: What is left of the invocation at first.
