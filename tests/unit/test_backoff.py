@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ids import shown
 from tests.unit.make import LAST_DRAW, backoffs
 from tidemill import PRESETS, Backoff, RetryPolicy
 from tidemill.policies import JITTERS, MAX_BACKOFF_SEC, STRATEGIES
@@ -57,7 +58,7 @@ def distance_from_uniform(sample: Sequence[float], low: float, high: float) -> f
         ({"base_sec": 60, "strategy": "fibonacci", "max_sec": 60}, [60, 60, 60]),
         ({"base_sec": 0.5, "strategy": "fibonacci", "max_sec": 3}, [0.5, 0.5, 1, 1.5, 2.5, 3]),
     ],
-    ids=repr,
+    ids=shown,
 )  # fmt: skip
 def test_a_wait_grows_by_its_strategy_up_to_the_cap(fields: dict[str, Any], expected: list[float]) -> None:
     assert waits(Backoff(jitter="none", **fields), len(expected)) == expected
@@ -132,7 +133,7 @@ def test_a_draw_spreads_the_wait_from_one_end_to_the_other(jitter: Any, ends: tu
         ({"jitter": "proportional", "jitter_factor": 1}, 3, 0, 40),
         ({"jitter": "proportional", "strategy": "fixed", "jitter_factor": 0.5}, 9, 2.5, 7.5),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_waits_are_spread_evenly_over_the_range_of_their_jitter(
     fields: dict[str, Any], failures: int, low: float, high: float

@@ -389,7 +389,7 @@ def test_nothing_stays_open() -> None:
     for name in ENDS:
         conclude(lambda name=name: run_to_end(ENDS[name][0]))  # type: ignore[misc]
 
-    assert open_files() == before
+    assert open_files() <= before  # what earlier tests left may have gone meanwhile
 
 
 class GivenUp(contextlib.AbstractContextManager[None]):

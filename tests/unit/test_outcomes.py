@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import T0
+from tests.ids import shown
 from tests.unit.make import a_claimed_task, a_context
 from tidemill import Fail, Malformed, Retry, RetryPolicy, Snooze, TaskTimeoutError
 from tidemill.classify import MAX_MESSAGE, MIN_SNOOZE, Kind, Rules, asked_snooze, classify
@@ -77,7 +78,7 @@ def test_an_exception_is_a_failure_that_is_tried_again() -> None:
 @pytest.mark.parametrize(
     "error",
     [SystemExit(0), SystemExit("msg"), KeyboardInterrupt(), GeneratorExit(), MemoryError(), asyncio.CancelledError()],
-    ids=repr,
+    ids=shown,
 )
 def test_an_exit_is_a_failure_like_any_other(error: BaseException) -> None:  # F48
     assert isinstance(outcome(error), Retried)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.ids import shown
 from tidemill import Backoff, RetryPolicy
 from tidemill.policies import (
     JITTERS,
@@ -54,7 +55,7 @@ def test_the_defaults_are_those_that_are_documented() -> None:
         {"jitter_factor": 5e-324},
         {"jitter_factor": 1},
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_a_backoff_at_the_end_of_its_ranges_can_be_built(fields: dict[str, Any]) -> None:
     assert Backoff(**fields) != Backoff() or fields in ({"strategy": "exponential"}, {"jitter": "full"})
@@ -70,7 +71,7 @@ def test_a_backoff_at_the_end_of_its_ranges_can_be_built(fields: dict[str, Any])
         *(("max_sec", value) for value in [*NO_NUMBERS, 0, -1, 4.99, MAX_BACKOFF_SEC + 1]),
         *(("jitter_factor", value) for value in [*NO_NUMBERS, 0, -0.1, 1.01]),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_an_impossible_backoff_names_the_field(field: str, value: Any) -> None:
     named = "max_sec" if value == 1800.1 else field  # a base above the cap: the cap is what is told
@@ -136,7 +137,7 @@ def test_a_part_of_another_kind_names_the_field(kind: Any, field: str, value: An
         {"pressure": Pressure(adaptive=Adaptive(scale=1, max_sec=5e-324), budget=Budget(per_minute=1, factor=1))},
         {"pressure": Pressure(adaptive=Adaptive(scale=MAX_COUNT, max_sec=MAX_BACKOFF_SEC))},
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_a_queue_may_choose_up_to_the_ends_of_the_ranges(options: dict[str, Any]) -> None:
     assert QueueOptions(**options) != QueueOptions()

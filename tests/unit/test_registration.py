@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.ids import shown
 from tidemill import PRESETS, Backoff, Fail, Retry, RetryPolicy, Snooze, TaskTimeoutError
 from tidemill.classify import COMMON, Rules
 from tidemill.errors import RegistrationError
@@ -95,7 +96,7 @@ def test_a_retry_that_is_no_policy_is_refused(retry: object) -> None:
         ({"KeyError", KeyError}, {"KeyError", KeyError}),
         ({"KeyError": 1}.keys(), {"KeyError"}),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_exceptions_are_listed_by_class_or_by_name_one_or_several(given: Any, kinds: set[Any]) -> None:
     assert registered(fail_on=given).rules == Rules(fail_on=frozenset(kinds))
@@ -110,7 +111,7 @@ def test_exceptions_are_listed_by_class_or_by_name_one_or_several(given: Any, ki
         [None], [5], [""], ["a.b"], [ValueError("x")], [[ValueError]], [ValueError, int], b"ValueError",
         {"Value Error": 1}, ExceptionGroup("x", [ValueError()]),
     ],
-    ids=repr,
+    ids=shown,
 )  # fmt: skip
 @pytest.mark.parametrize("option", ["fail_on", "retry_on"])
 def test_what_is_no_exception_is_refused_with_the_name_of_the_option(option: str, kinds: object) -> None:

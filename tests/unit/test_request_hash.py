@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import T0
+from tests.ids import shown
 from tidemill import PRESETS, Backoff
 from tidemill.requests import new_task
 
@@ -151,7 +152,7 @@ def test_a_hash_outlives_a_release() -> None:
         b"\xff", datetime(1, 1, 1, tzinfo=UTC), DatetimeMS(2**62), Code("x", {"a": 1}), DBRef("a", 1), re.compile("x"),
         Timestamp(1, 1), MinKey(), Decimal128("NaN"), ObjectId("0" * 24),
     ],
-    ids=repr,
+    ids=shown,
 )  # fmt: skip
 def test_whatever_mongodb_stores_has_a_hash(value: object) -> None:
     assert of({"a": value}) == of({"a": value}) != of({"a": "other"})

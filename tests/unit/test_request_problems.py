@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, ValidationError
 
+from tests.ids import shown
 from tidemill import InvalidRequestError
 from tidemill.policies import SELECTIONS
 from tidemill.requests import (
@@ -40,7 +41,7 @@ FIELDS = ["name", "payload", "queue", "priority", "delay_sec", "not_before", "ex
 @pytest.mark.parametrize(
     "value",
     [SECRET + "\x00", f"\u200b{SECRET}", [SECRET], {SECRET: object()}, SECRET.encode(), date(2026, 7, 1), object()],
-    ids=repr,
+    ids=shown,
 )
 def test_no_message_repeats_a_value(field: str, value: object) -> None:  # P8
     if field in {"retry", "payload"} and isinstance(value, dict):

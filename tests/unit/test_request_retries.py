@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ids import shown
 from tests.unit.make import backoffs
 from tests.unit.requesting import refused, wanted
 from tidemill import PRESETS, Backoff, RetryPolicy
@@ -99,7 +100,7 @@ def test_options_are_accepted_if_and_only_if_they_make_a_policy(options: dict[st
 
 
 @pytest.mark.parametrize(
-    "options", [{"base_sec": 5, "max_sec": 1}, {"max_sec": 1}, {"base_sec": 1801}, {"base_sec": 604_800}], ids=repr
+    "options", [{"base_sec": 5, "max_sec": 1}, {"max_sec": 1}, {"base_sec": 1801}, {"base_sec": 604_800}], ids=shown
 )
 def test_a_cap_below_the_base_is_one_error_that_names_the_cap(options: dict[str, Any]) -> None:
     assert refused(retry=options) == {"retry.max_sec": BELOW_BASE}

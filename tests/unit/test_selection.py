@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ids import shown
 from tidemill.policies import SELECTIONS
 from tidemill.selection import BOTH, FRESH, RETRY, Lanes, Share, served, shares, time_saved
 
@@ -55,7 +56,7 @@ class Due:
         ({"retry_share": 1, "retries_in_flight": 5, "free": 11, "draw": 0.9}, 11),
         ({"free": 40}, 3),  # what is claimed ahead of the slots does not raise the share
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_weighted_gives_retries_their_share_of_the_slots_and_fresh_tasks_the_rest(
     fields: dict[str, Any], retries: int

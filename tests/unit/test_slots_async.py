@@ -282,7 +282,7 @@ def open_files() -> int:
 def test_a_hundred_timeouts_leave_no_thread_and_no_file_open(clock: Moved) -> None:
     slots = Slots(10, monotonic=clock)
     gc.collect()
-    files, threads = open_files(), threading.active_count()
+    files, threads = open_files(), set(threading.enumerate())
 
     for turn in range(10):
         late = [Async(swallows=turn % 2) for _ in range(10)]
@@ -294,9 +294,9 @@ def test_a_hundred_timeouts_leave_no_thread_and_no_file_open(clock: Moved) -> No
         assert slots.leftovers(wait=5) == 0
 
     slots.close()
-    assert eventually(lambda: threading.active_count() == threads)
+    assert eventually(lambda: set(threading.enumerate()) <= threads)
     gc.collect()
-    assert open_files() == files
+    assert open_files() <= files  # what earlier tests left may have gone meanwhile
 
 
 def test_an_exception_of_a_coroutine_is_a_failure(slots: Slots) -> None:

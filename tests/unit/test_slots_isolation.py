@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import T0
+from tests.ids import shown
 from tests.unit.make import Moved, a_claimed_task, eventually
 from tidemill.conclusions import Conclusion, Crashed, NotStarted, Overran, Returned
 from tidemill.errors import IsolationError
@@ -104,7 +105,7 @@ def test_it_is_told_of_the_task_and_of_its_cancellation(slots: Slots, elsewhere:
     elsewhere.go.set()
 
 
-@pytest.mark.parametrize("concluded", [Crashed("its process was killed by SIGSEGV"), Overran()], ids=repr)
+@pytest.mark.parametrize("concluded", [Crashed("its process was killed by SIGSEGV"), Overran()], ids=shown)
 def test_its_end_is_told_as_it_is(slots: Slots, elsewhere: Elsewhere, concluded: Conclusion) -> None:
     elsewhere.conclusion = concluded
 

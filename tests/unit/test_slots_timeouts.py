@@ -225,6 +225,7 @@ def test_no_interruption_escapes_its_thread_wherever_it_lands(
     clock: Moved, monkeypatch: pytest.MonkeyPatch, functions: list[Callable[..., Any]]
 ) -> None:
     escaped: list[object] = []
+    threads = set(threading.enumerate())
     monkeypatch.setattr(threading, "excepthook", escaped.append)
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # it may land in what Python calls for a dead object
     interval = sys.getswitchinterval()
@@ -242,6 +243,8 @@ def test_no_interruption_escapes_its_thread_wherever_it_lands(
 
     assert slots.leftovers(wait=10) == 0
     slots.close()
+    assert eventually(lambda: set(threading.enumerate()) <= threads)
+    gc.collect()  # what was interrupted half-way speaks now, or it would in another test
     assert heard
     assert given_up
     assert escaped == []

@@ -64,7 +64,7 @@ def test_show_as_json_has_seconds(tidemill: CommandLine) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", set(PRESETS) - {"one_shot"})
+@pytest.mark.parametrize("name", sorted(set(PRESETS) - {"one_shot"}))
 def test_every_preset_with_retries_can_be_shown(tidemill: CommandLine, name: str) -> None:
     assert len(tidemill.done("policy", "show", name).lines) == 4 + PRESETS[name].max_retries
 
