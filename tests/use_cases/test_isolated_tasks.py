@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from tidemill.conclusions import Conclusion, Crashed, Overran, Returned
 
 from tests.builders import add, document, stored
 from tests.use_cases.conftest import Bench
+from tidemill.conclusions import Conclusion, Crashed, Overran, Returned
 from tidemill.errors import IsolationError
 from tidemill.isolation import IsolatedRun
 
@@ -72,15 +72,27 @@ def test_one_that_was_killed_at_its_timeout_has_timed_out(bench: Bench, now: dat
 
 
 @pytest.mark.parametrize("crashes", [0, 1])
-def test_without_a_process_it_is_given_back_and_not_claimed_again(bench: Bench, now: datetime, crashes: int) -> None:
-    cell = bench.isolation = Cell(IsolationError("no process can be had"))
+def test_without_a_process_it_is_put_off_and_charged_nothing(bench: Bench, now: datetime, crashes: int) -> None:
+    bench.isolation = Cell(IsolationError("no process can be had"))
     bench.task("apart", isolate=True)(lambda _payload, _ctx: None)
     [task_id] = add(bench.tasks, [document(now, name="apart", crashes=crashes)])
-    add(bench.tasks, [document(now) for _ in range(5)])
 
     report = bench.execute()
 
     found: dict[str, Any] = stored(bench.tasks, task_id)
-    assert (report["done"], report["released"], report["errors"]) == (5, 1, 1)
+    assert (report["snoozed"], report["errors"]) == (1, 1)
     assert (found["status"], found["attempts"], found["crashes"]) == ("pending", 0, crashes)
-    assert len(cell.names) == 1
+    assert timedelta(seconds=15) <= found["due_at"] - now <= timedelta(seconds=60)
+
+
+def test_where_no_process_can_be_had_nothing_else_has_to_wait(bench: Bench, now: datetime) -> None:
+    cell = bench.isolation = Cell(IsolationError("no process can be had"))
+    bench.task("apart", isolate=True)(lambda _payload, _ctx: None)
+    apart = add(bench.tasks, [document(now, name="apart", priority=1) for _ in range(100)])
+    add(bench.tasks, [document(now) for _ in range(20)])
+
+    report = bench.execute(concurrency=4)
+
+    assert (report["done"], report["snoozed"]) == (20, 100)
+    assert len(cell.names) <= 8  # those that were on their way when it was known
+    assert len({stored(bench.tasks, one)["due_at"] for one in apart}) > 50

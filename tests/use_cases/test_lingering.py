@@ -95,14 +95,14 @@ def test_a_tick_with_nothing_but_delayed_tasks_leaves_at_once_for_three_looks(
     assert commands.names == ["aggregate", "find", "find"]  # the queues, what is due, what soon will be
 
 
-@pytest.mark.parametrize(("delayed", "most"), [(0, 4), (9, 6)])
+@pytest.mark.parametrize(("queues", "most"), [(0, 4), (1, 6), (8, 6)])
 def test_an_idle_tick_costs_at_most_six_commands_its_seat_and_the_clock_included(
-    patient: Bench, listened: tuple[Tasks, Commands], delayed: int, most: int
+    patient: Bench, listened: tuple[Tasks, Commands], queues: int, most: int
 ) -> None:
     tasks, commands = listened
     clock = ServerClock(tasks.database)
     at = clock.now() + 60 * SECOND
-    documents = [document(at, due_at=at, next_retry_at=at) for _ in range(delayed)]
+    documents = [document(at, queue=f"q{n % queues}", due_at=at, next_retry_at=at) for n in range(3 * queues)]
     patient.db["tasks"].insert_many([*documents, document(at, status="done")])
     commands.names.clear()
     runtime = Runtime(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,9 @@ from pymongo.database import Database
 from tests.builders import add, document, stored
 from tests.use_cases.conftest import BRISK, Bench
 from tests.use_cases.containers import Container
+from tidemill.control import change_queue
 from tidemill.executor.report import NAMES
+from tidemill.policies import QueueOptions
 from tidemill.store import Tasks, open_tasks
 from tidemill.testing import Mongod
 
@@ -134,3 +137,20 @@ def test_what_fits_is_started_beside_what_is_given_back(
 
     assert (report["claimed"], report["released"], report["done"]) == (2, 1, 1)
     assert (stored(bench.tasks, long)["status"], stored(bench.tasks, short)["status"]) == ("pending", "done")
+
+
+@pytest.mark.parametrize(("limit", "left"), [(None, True), (2, True), (None, False)])
+def test_one_that_stops_for_lack_of_time_says_whether_something_is_left(
+    bench: Bench, *, limit: int | None, left: bool
+) -> None:
+    bench.settings = replace(BRISK, max_task_timeout=SECOND, task_timeout=SECOND, margin=SECOND / 2, concurrency=4)
+    bench.task("slow")(lambda _payload, _ctx: time.sleep(0.2))
+    now = bench.clock.at
+    change_queue(bench.db, "default", QueueOptions(max_in_flight_retries=limit), now=now)
+    count = 60 if left else 4
+    add(bench.tasks, [document(now, name="slow", lane="retry", attempts=1) for _ in range(count)])
+
+    report = bench.execute(remaining=2 * SECOND)
+
+    assert report.backlog is left
+    assert (bench.tasks.count_documents({"status": "pending"}) > 0) is left

@@ -94,7 +94,7 @@ def _as_set(name: str, field: str) -> Callable[[str], Any]:
 def _work(chosen: argparse.Namespace) -> None:
     threads = threading.enumerate()
     sys.path.insert(0, str(Path.cwd()))  # where ``python -m`` looks, too
-    package = chosen.tasks or bootstrap.chosen().task_package
+    package = bootstrap.chosen().task_package if chosen.tasks is None else chosen.tasks
     runtime = bootstrap.worker_runtime(package)
     db = runtime.tasks.database
     _require_indexes(db)

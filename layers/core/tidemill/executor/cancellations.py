@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from tidemill.errors import TidemillError
 from tidemill.executor.report import Report
+from tidemill.model import TaskId
 from tidemill.slots import Running
 from tidemill.store import Tasks, lookups
 
@@ -23,16 +24,17 @@ class Cancellations:
         self._monotonic = monotonic
         self.next_look = monotonic() + LOOK_SEC
 
-    def look(self, running: Iterable[Running]) -> None:
-        """Set the mark that ``ctx.cancelled()`` reads, if it is time to look."""
+    def look(self, running: Iterable[Running]) -> Sequence[TaskId]:
+        """Set the mark that ``ctx.cancelled()`` reads, if it is time to look; return what was asked to stop."""
         if self._monotonic() < self.next_look:
-            return
+            return ()
         self.next_look = self._monotonic() + LOOK_SEC
         try:
             asked = lookups.asked_to_stop(self._tasks, self._owner)
         except TidemillError:
             self._report["errors"] += 1
-            return
+            return ()
         for one in running:
             if one.task.id in asked:
                 one.cancel.set()
+        return asked

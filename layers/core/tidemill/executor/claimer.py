@@ -21,6 +21,9 @@ from tidemill.store.scans import Scan
 TRIES_OF_THE_FIRST: Final = 3
 """How often a claim asks once more for what goes first, while others are quicker."""
 
+MANY_LANES: Final = 100
+"""Lanes of so many queues are looked at at once."""
+
 DRAW_SEC: Final = 1.0
 """How long one draw decides whether a fraction of a slot is one or none."""
 
@@ -69,6 +72,7 @@ class Claimer:
         self.trouble: TidemillError | None = None
         self.answered = False
         self.was_thorough = False
+        self.left_some = False
         self.interrupted = 0
         self.beaten = 0
         self.unseen_tokens: list[str] = []
@@ -79,31 +83,32 @@ class Claimer:
     ) -> list[Task | Malformed]:
         """Return up to *free* tasks, newly leased. *final* looks at everything again before giving up.
 
-        *idle* says that nothing is in hand: then one look at all lanes of a queue comes first, which costs less
+        *idle* says that nothing is in hand: then one look at all lanes of all queues comes first, which costs less
         where nothing is due.
 
         What went wrong, if anything, is left in `trouble`; what is returned is held nevertheless. `answered` tells
         whether MongoDB was asked at all and answered, `was_thorough` whether every lane was looked at from its head
-        and is empty, `interrupted` how many stamps in a row failed, `beaten` how many claims in a row brought nothing
-        because others were quicker.
+        and is empty, `left_some` whether something due may have been left, `interrupted` how many stamps in a row
+        failed, `beaten` how many claims in a row brought nothing because others were quicker.
         Retries that the selection put before fresh tasks are added to `overtakes`.
         """
         self.trouble = None
         self.answered = False
         self.was_thorough = True
+        self.left_some = False
         self._was_beaten = False
         self._claim_started = self._monotonic()
         interrupted_before = self.interrupted
         queues = self._queues or self._pending_queues(final=final)
         held: list[Task | Malformed] = []
         self._turn += 1
+        if idle and self._nothing_due(queues, now=now):
+            return held
         for offset in range(len(queues)):
             left = free - len(held)
             if left <= 0:
                 break
             queue = queues[(self._turn + offset) % len(queues)]
-            if idle and not held and self._nothing_due(queue, now=now):
-                continue
             flying = retries_in_flight + sum(isinstance(one, Task) and one.lane == "retry" for one in held)
             held += self._from_queue(queue, free=left, slots=slots, retries_in_flight=flying, now=now, final=final)
         self.was_thorough = self.was_thorough and not held
@@ -152,25 +157,25 @@ class Claimer:
         self._next_queue_look = started + max(LOOK_AGAIN_SEC, LOOK_COST * self._queue_look_cost)
         return self._known_queues
 
-    def _nothing_due(self, queue: str, *, now: datetime) -> bool:
-        """Tell whether a look from the head, at all lanes at once, finds nothing."""
-        place = self._places.of(queue, self._lanes)
+    def _nothing_due(self, queues: Sequence[str], *, now: datetime) -> bool:
+        """Tell whether a look from the head, at all lanes of all *queues* at once, finds nothing."""
+        places = [self._places.of(queue, self._lanes) for queue in queues]
         started = self._monotonic()
-        if len(self._lanes) == 1 or not place.full_look_is_due(started, now=now, goes_first=True):
+        is_cheap = all(place.full_look_is_due(started, now=now, goes_first=True) for place in places)
+        if not is_cheap or not 1 < len(queues) * len(self._lanes) <= MANY_LANES:
             return False
-        scan = place.scan.from_head()
-        avoided = [*scan.hopeless, *self._avoided()]
         try:
-            keys = claims.due_keys(self._tasks, scan, limit=1 + len(avoided), now=now)
+            if claims.anything_due(self._tasks, queues, lanes=self._lanes, without=self._avoided(), now=now):
+                for queue in queues:
+                    self._places.restart(queue)
+                return False
         except TidemillError as error:
             self._note(error)
             return True
         self.answered = True
-        if any(key["_id"] not in avoided for key in keys):
-            self._places.restart(queue)
-            return False
-        place.scan = scan
-        place.looked(at=started, cost=self._monotonic() - started, now=now, dry=True, denied=False)
+        for place in places:
+            place.scan = place.scan.from_head()
+            place.looked(at=started, cost=self._monotonic() - started, now=now, dry=True, denied=False)
         return True
 
     def _note(self, error: TidemillError) -> None:
@@ -190,6 +195,7 @@ class Claimer:
         if not final and self._caps.is_full(queue):
             lanes = tuple(lane for lane in lanes if lane != "retry")
             self.was_thorough = False
+            self.left_some = True
         if choices.paused or not lanes:
             return []
         asked = shares(
@@ -252,6 +258,7 @@ class Claimer:
         place.looked(at=started, cost=claim.look_sec, now=now, dry=claim.dry, denied=claim.denied > 0)
         place.scan = claim.scan
         self.was_thorough = self.was_thorough and is_full and claim.dry
+        self.left_some = self.left_some or not claim.dry
         self._was_beaten = self._was_beaten or not (claim.dry or claim.denied or claim.error)
         return list(claim.tasks)
 

@@ -131,6 +131,7 @@ class Execution:
         )
         self._waiting = Waiting(runtime, order, life)
         self._next_claim = 0.0
+        self._is_spent = False
         self._looked_for = 0
 
     def run(self) -> Report:
@@ -163,8 +164,8 @@ class Execution:
         self._write_statistics(force=False)
         running = self._slots.running
         with self._within():
-            if running:
-                self._cancellations.look(running)
+            if self._has_work():
+                self._starting.cancel(self._cancellations.look(running))
             if self._leases.extend(running):
                 self._recover()
             self._recruit()
@@ -190,7 +191,7 @@ class Execution:
 
     def _goes_on(self) -> bool:
         """Look once more, or wait for more; false where it is time to leave."""
-        if not self._life.may_claim():
+        if not self._may_claim():
             return False
         if self._waiting.waits(self._claimer):
             self._next_claim = 0.0
@@ -202,13 +203,14 @@ class Execution:
     def _claim(self, *, final: bool) -> bool:
         """Fill free slots; true where anything was claimed."""
         room = self._room()
-        if not self._life.may_claim() or room <= 0 or (self._monotonic() < self._next_claim and not final):
+        if not self._may_claim() or room <= 0 or (self._monotonic() < self._next_claim and not final):
             return False
         began = self._monotonic()
         with self._within():
             claimed = self._claimer.claim(
                 free=room,
-                slots=self._slots.size,
+                # What is held ahead has its share, too.
+                slots=max(self._slots.size, len(self._slots.running) + len(self._starting.waiting) + room),
                 retries_in_flight=self._retries_in_flight(),
                 now=self._now(),
                 idle=not self._has_work(),
@@ -216,13 +218,16 @@ class Execution:
             )
             self._starting.take(claimed)
             self._starting.fill()
-        self._report.backlog = len(claimed) == room
+        self._report.backlog = len(claimed) == room or self._claimer.left_some
         if claimed:
             self._pace.claimed(began=began, took=self._monotonic() - began)
         else:
             self._give_up_if_useless()
         self._next_claim = 0.0 if claimed else self._monotonic() + MAX_WAIT_SEC
         return bool(claimed)
+
+    def _may_claim(self) -> bool:
+        return self._life.may_claim() and not self._is_spent
 
     def _room(self) -> int:
         """Return how many more tasks to claim: for what is free, and for what one claim lets end."""
@@ -252,11 +257,20 @@ class Execution:
         with self._within():
             settlements = [self._judge.ended(one) for one in ended if one not in unstarted]
             settlements += map(self._judge.late, late)
-            self._starting.give_back([one.running.task for one in unstarted])
+            self._put_off([one.running for one in unstarted])
         for settlement in settlements:
             self._settler.add(settlement)
             self._report["timed_out"] += settlement.run is not None and settlement.run.status == "timed_out"
         self._report["errors"] += len(unstarted)
+
+    def _put_off(self, unstarted: Sequence[Running]) -> None:
+        isolated = [one for one in unstarted if one.is_isolated]
+        threadless = [one.task for one in unstarted if not one.is_isolated]
+        if isolated:
+            self._starting.postpone(isolated)
+        if threadless:  # functions have used up what threads a process may have: another one can do better
+            self._starting.give_back(threadless, shun_sec=self._life.shun_sec)
+            self._is_spent = True
 
     def _flush(self, *, force: bool) -> None:
         if not (force or self._settler.is_due()):
@@ -278,7 +292,7 @@ class Execution:
         if self._starting.waiting:
             self._report.backlog = True
             with self._within():
-                self._starting.give_back(self._starting.waiting)
+                self._starting.give_back(self._starting.waiting, shun_sec=self._life.shun_sec)
         give_up = self._monotonic() + min(self._life.remaining().total_seconds() - LAST_SECONDS, LAST_TRIES_SEC)
         while len(self._settler) and self._monotonic() < give_up:
             self._flush(force=True)
@@ -289,8 +303,9 @@ class Execution:
             if self._giving_back.release_unseen(self._claimer.unseen_tokens, started=self._held.ids):
                 self._caps.close(now=self._now())
         self._write_statistics(force=True)
-        self._report.backlog = self._report.backlog and not self._life.may_claim()
-        self._report["leftovers"] += self._slots.leftovers(wait=self._patience())
+        self._report.backlog = self._report.backlog and not self._may_claim()
+        # A process that is spent is to be ended like one with functions that will not stop.
+        self._report["leftovers"] += max(self._slots.leftovers(wait=self._patience()), self._is_spent)
 
     def _patience(self) -> float:
         """Return how long to wait for functions that were interrupted: coroutines clean up first."""
@@ -314,7 +329,7 @@ class Execution:
             self._cancellations.next_look,
             self._leases.next_extension,
         ]
-        if self._room() > 0 and self._life.may_claim():
+        if self._room() > 0 and self._may_claim():
             moments.append(self._next_claim)
         first = min(moment for moment in moments if moment is not None)
         return min(max(first - self._monotonic(), 0.0), MAX_WAIT_SEC)

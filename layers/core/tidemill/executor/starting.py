@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import Final
 
 from tidemill.admission import Release, Start, admit
 from tidemill.executor.giving_back import GivingBack
@@ -12,9 +15,18 @@ from tidemill.executor.life import Life
 from tidemill.executor.outcomes import malformed
 from tidemill.executor.runtime import Runtime
 from tidemill.executor.settler import Settler
-from tidemill.model import Malformed, Task, TaskId
+from tidemill.model import Cancelled, Malformed, Snoozed, Task, TaskId
 from tidemill.settlement import Settlement
-from tidemill.slots import Slots
+from tidemill.slots import Running, Slots
+
+HOLD_SEC: Final = 1.0
+"""How long a task waits for a slot before others may have it."""
+
+ISOLATE_AGAIN_SEC: Final = 10.0
+"""How long no process is asked for after one could not be had."""
+
+POSTPONED_SEC: Final = (15.0, 60.0)
+"""How long, at least and at most, a task waits for which no process could be had."""
 
 
 class Starting:
@@ -29,13 +41,14 @@ class Starting:
         self._slots = slots
         self._settler = settler
         self._giving_back = giving_back
-        self._waiting: deque[Task] = deque()
+        self._waiting: deque[tuple[float, Task]] = deque()
+        self._isolates_again_at = -math.inf
         self._shunned: list[tuple[float, TaskId]] = []
 
     @property
     def waiting(self) -> Sequence[Task]:
         """What is claimed and has no slot yet."""
-        return self._waiting
+        return [task for _, task in self._waiting]
 
     def take(self, claimed: Sequence[Task | Malformed]) -> None:
         """Take over what was claimed."""
@@ -44,22 +57,35 @@ class Starting:
             if isinstance(task, Malformed):
                 self._settler.add(Settlement(task=task, outcome=malformed(task)))
             else:
-                self._waiting.append(task)
+                self._waiting.append((self._runtime.monotonic(), task))
 
     def fill(self) -> None:
-        """Start what waits as far as there are slots, and give back what cannot finish any more."""
+        """Start what waits as far as there are slots; give back what cannot finish any more, or waits too long."""
         released: list[Task] = []
         while self._waiting and (self._slots.free or not self._life.left_for_tasks()):
-            task = self._waiting.popleft()
+            _, task = self._waiting.popleft()
             if not self._starts(task):
                 released.append(task)
-        self.give_back(released)
+        self.give_back(released, shun_sec=self._life.shun_sec)
+        self._let_go_of_hostages()
 
-    def give_back(self, tasks: Sequence[Task]) -> None:
-        """Give back *tasks*, unstarted, and leave them to others from now on."""
+    def postpone(self, running: Sequence[Running]) -> None:
+        """Put off tasks for which no process could be had, and for a while all that would need one."""
+        self._isolates_again_at = self._runtime.monotonic() + ISOLATE_AGAIN_SEC
+        for one in running:
+            self._postpone(one.task)
+
+    def cancel(self, asked: Collection[TaskId]) -> None:
+        """Settle what waits and was asked to stop."""
+        for one in [one for one in self._waiting if one[1].id in asked]:
+            self._waiting.remove(one)
+            self._settler.add(Settlement(task=one[1], outcome=Cancelled()))
+
+    def give_back(self, tasks: Sequence[Task], *, shun_sec: float) -> None:
+        """Give back *tasks*, unstarted, and leave them to others for so long."""
         if not tasks:
             return
-        until = self._runtime.monotonic() + self._life.shun_sec
+        until = self._runtime.monotonic() + shun_sec
         self._shunned += [(until, task.id) for task in tasks]
         self._held.drop(tasks)
         self._giving_back.release(tasks)
@@ -78,6 +104,9 @@ class Starting:
         """Start *task*, or settle it without a run; false where it is to be given back."""
         if task not in self._held or self._runs(task.id):
             return False
+        if self._cannot_be_isolated(task):
+            self._postpone(task)
+            return True
         now, limits = self._runtime.clock.now(), self._runtime.limits(task)
         admission = admit(task, limits, now=now, remaining=self._life.left_for_tasks())
         task_type = self._runtime.registry.get(task.name)
@@ -90,3 +119,27 @@ class Starting:
             case _:
                 self._settler.add(Settlement(task=task, outcome=admission))
         return True
+
+    def _let_go_of_hostages(self) -> None:
+        """Give back what waits behind functions that turned out to be slow, and what could not finish any more."""
+        if not self._waiting:
+            return
+        now, at, left = self._runtime.clock.now(), self._runtime.monotonic(), self._life.left_for_tasks()
+        long, late = [], []
+        for since, task in self._waiting:
+            if isinstance(admit(task, self._runtime.limits(task), now=now, remaining=left), Release):
+                late.append(task)
+            elif at - since > HOLD_SEC:
+                long.append(task)
+        self._waiting = deque(one for one in self._waiting if one[1] not in long and one[1] not in late)
+        self.give_back(late, shun_sec=self._life.shun_sec)
+        self.give_back(long, shun_sec=HOLD_SEC)
+
+    def _cannot_be_isolated(self, task: Task) -> bool:
+        task_type = self._runtime.registry.get(task.name)
+        is_isolated = task_type is not None and self._slots.isolates(task, task_type)
+        return is_isolated and self._runtime.monotonic() < self._isolates_again_at
+
+    def _postpone(self, task: Task) -> None:
+        wait = timedelta(seconds=self._runtime.rng.uniform(*POSTPONED_SEC))
+        self._settler.add(Settlement(task=task, outcome=Snoozed(until=self._runtime.clock.now() + wait)))

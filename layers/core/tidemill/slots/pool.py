@@ -64,6 +64,10 @@ class Slots:
         """What has been started and has not ended."""
         return list(self._busy)
 
+    def isolates(self, task: Task, task_type: TaskType) -> bool:
+        """Tell whether *task* would run in a process of its own."""
+        return self._isolation is not None and (task_type.isolate or task.crashes > 0)
+
     def start(
         self, task: Task, task_type: TaskType, *, timeout: timedelta, is_last_attempt: bool, now: datetime
     ) -> None:
@@ -77,7 +81,7 @@ class Slots:
             deadline=started + timeout.total_seconds(),
             _cancelled=cancel,
         )
-        isolation = self._isolation if task_type.isolate or task.crashes > 0 else None
+        isolation = self._isolation if self.isolates(task, task_type) else None
         running = Running(
             task=task, ctx=ctx, started_at=now, started=started, cancel=cancel, is_isolated=isolation is not None
         )

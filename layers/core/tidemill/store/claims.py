@@ -20,6 +20,7 @@ from pymongo.errors import PyMongoError, WriteError
 from tidemill import indexes
 from tidemill.documents import MAX_ATTEMPTS, decode, read
 from tidemill.model import EARLIEST, Lease, Malformed, Task, TaskId
+from tidemill.selection import Lanes
 from tidemill.store.collections import Tasks, translated
 from tidemill.store.scans import MAX_WIDTH, ORDER, Scan, advanced, due_filter
 
@@ -129,6 +130,21 @@ def due_keys(tasks: Tasks, scan: Scan, *, limit: int, now: datetime) -> list[dic
             due_filter(scan, now=now), {"_id": 1, "lane": 1, "priority": 1, "due_at": 1}, hint=indexes.CLAIM
         )
         return list(found.sort(ORDER).limit(limit).batch_size(limit + 1))
+
+
+def anything_due(
+    tasks: Tasks, queues: Sequence[str], *, lanes: Lanes, without: Sequence[TaskId], now: datetime
+) -> bool:
+    """Tell whether any of *queues* has a due task in one of *lanes*, but for those *without*."""
+    due = [
+        {"status": "pending", "queue": queue, "lane": lane, "due_at": {"$lte": now}}
+        for queue in queues
+        for lane in lanes
+    ]
+    reach = 1 + len(without)
+    with translated():
+        keys = tasks.with_options(codec_options=_KEYS).find({"$or": due}, {"_id": 1}, hint=indexes.CLAIM)
+        return any(key["_id"] not in without for key in keys.limit(reach).batch_size(reach + 1))
 
 
 def take(
