@@ -3,6 +3,8 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 ARGS ?=
+# Tests wait more than they work: for servers, processes and time.
+TEST_PROCESSES ?= 4
 
 .PHONY: help setup demo test check format lock clean
 help:
@@ -16,8 +18,8 @@ $(READY): requirements/venv.sh requirements/dev.txt layers/core/pyproject.toml
 demo: $(READY) ## 200 webhooks through MongoDB, with crashes, in a minute (ARGS=--json)
 	@$(PYTHON) -m demo $(ARGS)
 
-test: $(READY) ## run every test (ARGS="-k claim")
-	@$(PYTHON) -m pytest $(ARGS)
+test: $(READY) ## run every test (ARGS="-k claim", TEST_PROCESSES=0 for one after the other)
+	@$(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) $(ARGS)
 
 check: $(READY) ## lint, format, types, import rules
 	@$(VENV)/bin/ruff check .
