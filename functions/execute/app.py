@@ -6,14 +6,21 @@ import contextlib
 import logging
 import os
 import sys
+import traceback
+from collections.abc import Callable
+from typing import Final, NoReturn
 
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from tidemill import bootstrap
-from tidemill.errors import UnavailableError
+from tidemill.errors import TidemillError, UnavailableError
+from tidemill.executor import Report
 from tidemill.executor.attendance import attend, shortage
 from tidemill.requests import ExecuteRequest, parsed
+from tidemill.slots.leftovers import LEFTOVERS
+
+RECURSION_LIMIT: Final = sys.getrecursionlimit()
 
 logger = Logger(service="tidemill-execute")
 
@@ -21,38 +28,68 @@ logger = Logger(service="tidemill-execute")
 def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, int | str]:
     """Run due tasks; return the counts, and ``skipped`` where nothing was looked for.
 
+    The process ends inside the handler where functions still run that nobody waits for, since others may run the same
+    tasks by then, and where it failed in a way that may fail the next invocation, too.
+
     Raises:
         InvalidRequestError: The event asks for something else.
         UnavailableError: MongoDB failed; what it did not confirm is left to the leases.
     """
-    logger.structure_logs(request_id=bootstrap.owner(context))
-    life = bootstrap.remaining(context)
-    request = parsed(ExecuteRequest, event)
-    runtime, summoner = bootstrap.runtime(), bootstrap.summoner(context)
-    report = attend(runtime, bootstrap.order(request, context), seats=bootstrap.seats(), summoner=summoner)
-    logging.disable(logging.NOTSET)  # a function may have switched it off, for all
-    logger.info("executed", extra={"source": request.source, **report.as_dict()})
-    _warn("short_of_time", shortage(runtime.settings, life=life))
-    _warn("not_summoned", None if summoner is None else summoner.listen())
-    if report["leftovers"]:
+    try:
+        report = _attended(event, context)
+    except BaseException as error:
+        if not isinstance(error, TidemillError) or LEFTOVERS.task_ids():
+            _recycle(error)
+        raise
+    if LEFTOVERS.task_ids():
         _recycle()
     if report["unknown"]:
         raise UnavailableError(f"MongoDB did not confirm the outcome of {report['unknown']} tasks")
     return report.as_dict()
 
 
+def _attended(event: object, context: LambdaContext | None) -> Report:
+    logger.structure_logs(request_id=bootstrap.owner(context))
+    life = bootstrap.remaining(context)
+    request = parsed(ExecuteRequest, event)
+    runtime, summoner = bootstrap.runtime(), bootstrap.summoner(context)
+    try:
+        report = attend(runtime, bootstrap.order(request, context), seats=bootstrap.seats(), summoner=summoner)
+    finally:
+        _restore()
+    _log(logger.info, "executed", source=request.source, **report.as_dict())
+    _warn("short_of_time", shortage(runtime.settings, life=life))
+    _warn("not_started", report.not_started)
+    _warn("not_summoned", None if summoner is None else summoner.listen())
+    return report
+
+
+def _restore() -> None:
+    """Undo what a function may have set for all: what is still to be logged, and the next invocation, need it."""
+    logging.disable(logging.NOTSET)
+    sys.setrecursionlimit(RECURSION_LIMIT)
+
+
 def _warn(message: str, reason: str | None) -> None:
     if reason is not None:
-        logger.warning(message, reason=reason)
+        _log(logger.warning, message, reason=reason)
 
 
-def _recycle() -> None:
-    """End the process, and with it the functions that ran past their timeout and would not stop.
+def _log(level: Callable[..., None], message: str, **extra: object) -> None:
+    """Log a line, or do without it: a function may have put anything in the place of handlers and streams."""
+    with contextlib.suppress(Exception):
+        level(message, extra=extra)
 
-    Inside the handler, so that the next invocation starts in a clean one; the outcomes are settled already.
-    """
-    logger.warning("recycled")
-    logging.shutdown()
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # a function may have put anything there
-        sys.stdout.flush()
-    os._exit(1)
+
+def _recycle(error: BaseException | None = None) -> NoReturn:
+    """End the process, whatever state it is in; the platform starts a clean one for the next invocation."""
+    try:
+        if error is None:
+            _log(logger.warning, "recycled")
+        else:
+            # Where it was raised, but not its text, which may hold anything.
+            stack = "".join(traceback.format_tb(error.__traceback__, limit=-5))
+            _log(logger.error, "recycled", error_type=type(error).__name__, stack=stack)
+        sys.stdout.flush()  # each line of the log has been
+    finally:
+        os._exit(1)

@@ -33,7 +33,9 @@ def lambda_handler(event: Any, context: LambdaContext | None) -> dict[str, Any]:
     missing = bootstrap.missing_indexes()
     report = reclaim(bootstrap.keeper(), until=bootstrap.until(context, margin=MARGIN), dead_owner=owner)
     logger.info("reclaimed", extra={"dead_owner": owner, "missing_indexes": list(missing), **report})
-    if owner is not None and (report["reclaimed"] or bootstrap.turned_away()):
+    # Whatever has become of what it held, others waited for it to be done with that.
+    has_left_any = any(report[count] for count in ("reclaimed", "failed", "cancelled"))
+    if owner is not None and (has_left_any or bootstrap.turned_away()):
         _summon(event["requestContext"]["functionArn"])
     return report | {"missing_indexes": list(missing)}
 

@@ -20,6 +20,7 @@ from tests.functions.lambda_api import FakeLambda
 from tidemill import aws, bootstrap, control
 from tidemill.clock import ServerClock
 from tidemill.registry import load
+from tidemill.slots.leftovers import LEFTOVERS
 from tidemill.testing import FakeContext, Mongod
 
 VARIABLES = (
@@ -73,6 +74,7 @@ class Deployed:
             return client
 
         environment.setattr(pymongo, "MongoClient", observed)
+        environment.setattr(LEFTOVERS, "_left", [])  # of other tests, for which the handler would end this process
         for function in calls.FUNCTIONS:
             for handler in calls.app(function).logger.handlers:
                 environment.setattr(handler, "stream", self.stdout)

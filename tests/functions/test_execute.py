@@ -1,9 +1,8 @@
-"""The handler of execute: what it takes, what it refuses, what it reports, and how it ends its process."""
+"""The handler of execute: what it takes, what it refuses, and what it reports."""
 
 from __future__ import annotations
 
-import json
-import subprocess
+import logging
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,36 +14,14 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.builders import document
-from tests.functions.calls import ROOT, app, request
+from tests.functions.calls import app, request
 from tests.functions.conftest import Deployed
 from tests.functions.test_enqueue_events import SCHEDULED, V2
 from tidemill import InvalidRequestError, UnavailableError, bootstrap
 from tidemill.errors import RegistrationError
 from tidemill.executor.report import NAMES
 from tidemill.requests import ExecuteRequest
-from tidemill.testing import FakeContext, Mongod
-
-STUBBORN = """
-import time
-from tidemill import task
-
-@task("stubborn")
-def stubborn(payload):
-    while True:
-        try:
-            time.sleep(0.02)
-        except BaseException:
-            pass
-"""
-INVOKE = """
-import importlib.util, sys
 from tidemill.testing import FakeContext
-spec = importlib.util.spec_from_file_location("app", sys.argv[1])
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-module.lambda_handler({}, FakeContext(request_id="r-1"))
-print("returned")
-"""
 
 
 def due(db: Database[Any], **fields: Any) -> Any:
@@ -259,42 +236,24 @@ def test_outcomes_that_mongodb_does_not_confirm_are_an_error_after_the_report(
     assert [task["status"] for task in db.tasks.find()] == ["processing"]
 
 
-def test_a_function_that_will_not_stop_ends_the_process_inside_the_handler(
-    db: Database[Any], mongod: Mongod, tmp_path: Path
-) -> None:
-    package = tmp_path / "tasks"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "stubborn.py").write_text(STUBBORN)
-    task_id = due(db, name="stubborn", timeout_sec=0.2, max_retries=5)
-    other_id = due(db, name="stubborn", timeout_sec=0.2, max_retries=0)
-
-    ended = subprocess.run(
-        [sys.executable, "-c", INVOKE, str(ROOT / "functions/execute/app.py")],
-        env={
-            "PYTHONPATH": f"{tmp_path}:{ROOT / 'layers/core'}",
-            "MONGODB_URI": mongod.uri,
-            "MONGODB_DATABASE": db.name,
-        },
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-
-    assert ended.returncode == 1, ended.stderr
-    lines = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert [line["message"] for line in lines] == ["executed", "recycled"]
-    assert (lines[0]["timed_out"], lines[0]["leftovers"], lines[0]["unknown"]) == (2, 2, 0)
-    assert {line["request_id"] for line in lines} == {"r-1"}
-    tasks = {task["_id"]: task for task in db.tasks.find()}
-    assert [(tasks[one]["status"], tasks[one]["error"]["code"]) for one in (task_id, other_id)] == [
-        ("pending", "timeout"),
-        ("failed", "timeout"),
-    ]
-    assert not any("lease" in task for task in tasks.values())
-
-
 def test_a_request_of_the_rest_api_is_no_event_of_the_executor(deployed: Deployed) -> None:
     with pytest.raises(InvalidRequestError):
         deployed.invoke("execute", request(body="{}"))
+
+
+def test_what_a_function_has_changed_for_all_is_as_before_in_the_next_invocation(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = sys.getrecursionlimit()
+
+    def spoils(*_: Any, **__: Any) -> None:
+        sys.setrecursionlimit(limit + 50)
+        logging.disable()
+        raise UnavailableError("MongoDB is away")
+
+    monkeypatch.setattr(app("execute"), "attend", spoils)
+
+    with pytest.raises(UnavailableError):
+        deployed.invoke("execute")
+
+    assert (sys.getrecursionlimit(), logging.root.manager.disable) == (limit, logging.NOTSET)

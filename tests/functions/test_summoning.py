@@ -88,11 +88,19 @@ def test_one_that_held_nothing_is_not_replaced(deployed: Deployed, fake: FakeLam
     assert fake.invoked == []
 
 
-def test_nor_is_one_whose_tasks_have_failed_for_good(deployed: Deployed, db: Database[Any], fake: FakeLambda) -> None:
-    lose(db, crashes=1, max_retries=0)
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [({"crashes": 1, "max_retries": 0}, "failed"), ({"cancel_requested_at": LONG_AGO}, "cancelled")],
+)
+def test_so_is_one_whose_tasks_have_ended_for_good_for_the_sake_of_those_that_wait(
+    deployed: Deployed, db: Database[Any], fake: FakeLambda, fields: dict[str, Any], count: str
+) -> None:
+    lose(db, **fields)
 
-    assert deployed.invoke("reclaim", sample("execute_failed"))["failed"] == 1
-    assert fake.invoked == []
+    report = deployed.invoke("reclaim", sample("execute_failed"))
+
+    assert (report[count], report["reclaimed"]) == (1, 0)
+    assert fake.started() == [(ARN, "backlog")]
 
 
 def test_a_dead_executor_is_replaced_where_somebody_was_turned_away(

@@ -171,7 +171,37 @@ def test_with_executors_that_do_not_linger_nobody_relies_on_an_earlier_wake() ->
     assert made.is_due(50)
 
 
+@pytest.mark.parametrize("quiet_sec", [0, 0.3])
+def test_after_a_wake_in_vain_it_is_quiet_for_a_second_even_where_executors_linger_less(quiet_sec: float) -> None:
+    made = debounce(40, quiet_sec=quiet_sec)
+    made.ask(50)
+    made.tried(50)
+
+    made.came(40)  # is heard of again
+
+    assert (made.is_due(50.999), made.is_due(51)) == (False, True)
+
+
+def test_where_executors_linger_less_a_wake_that_has_come_is_followed_by_the_next_that_much_sooner() -> None:
+    made = debounce(50, quiet_sec=0.25)
+
+    made.ask(50.25)
+
+    assert made.is_due(50.25)
+
+
 # Waker
+
+
+def test_a_wake_in_vain_is_paid_for_once_by_a_request_even_where_executors_do_not_linger(
+    summoner: Summoner, watch: Watch, aws: Lambda
+) -> None:
+    waker = Waker(summoner, quiet_sec=0, monotonic=watch)
+
+    with hanging(aws):
+        assert [waker.wake(), waker.make_up()] == [summon.TOO_SLOW, None]
+
+    assert watch.waited == pytest.approx([PATIENCE_SEC])
 
 
 def test_a_wake_starts_one_executor_and_the_next_second_none(waker: Waker, watch: Watch, aws: Lambda) -> None:

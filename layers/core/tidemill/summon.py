@@ -13,7 +13,10 @@ from typing import Final
 from tidemill.errors import TidemillError
 
 QUIET_SEC: Final = 1.0
-"""So long after a wake nobody is woken: an executor that was summoned looks for longer than that."""
+"""So long after a wake nobody is woken: an executor that was summoned looks for longer than that.
+
+Nor after one in vain, however short executors look: each try may cost its caller `PATIENCE_SEC`.
+"""
 
 PATIENCE_SEC: Final = 0.3
 """What a wake may cost an enqueue, whatever happens to it."""
@@ -33,7 +36,7 @@ class Debounce:
 
     An executor that was started at a time works or looks for longer than *quiet_sec* from then on, so it will see
     whatever is asked for until then. All other asking is owed a wake, until one is known to have started an executor;
-    and after each try, in vain or not, there is quiet for *quiet_sec*.
+    and after a try that is not known to have, there is quiet for `QUIET_SEC` at least.
     """
 
     def __init__(self, *, quiet_sec: float = QUIET_SEC) -> None:
@@ -44,12 +47,14 @@ class Debounce:
 
     def ask(self, at: float) -> None:
         """Note that there is work for an executor."""
-        if not self._is_quiet(self._came_at, at):
+        if self._came_at is None or at - self._came_at >= self._quiet_sec:
             self._owed_at = at
 
     def is_due(self, at: float) -> bool:
         """Tell whether to wake one now."""
-        return self._owed_at is not None and not self._is_quiet(self._tried_at, at)
+        if self._owed_at is None:
+            return False
+        return self._tried_at is None or at - self._tried_at >= max(self._quiet_sec, QUIET_SEC)
 
     def tried(self, at: float) -> None:
         """Note a try, before it is known what comes of it."""
@@ -58,11 +63,10 @@ class Debounce:
     def came(self, at: float) -> None:
         """Note that an executor was started by a try that began *at* that time; this may be known late."""
         self._came_at = at
+        if self._tried_at is not None and self._tried_at <= at:
+            self._tried_at = None  # not in vain
         if self._owed_at is not None and self._owed_at - at < self._quiet_sec:
             self._owed_at = None
-
-    def _is_quiet(self, since: float | None, at: float) -> bool:
-        return since is not None and at - since < self._quiet_sec
 
 
 class Summoner:
@@ -147,7 +151,10 @@ class _Call:
 
 
 class Waker:
-    """Wakes an executor from a container that takes tasks in, at most once in *quiet_sec*."""
+    """Wakes an executor from a container that takes tasks in, at most once in *quiet_sec*.
+
+    After a wake in vain it is quiet for longer, where *quiet_sec* is less than `QUIET_SEC`.
+    """
 
     def __init__(
         self,

@@ -1,0 +1,212 @@
+"""When the handler of execute ends its process, so that the next invocation starts in a clean one. Real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from tests.builders import document
+from tests.functions.calls import ROOT
+from tidemill.testing import Mongod
+
+RETURNED, ENDED, RAISED = 0, 1, 3
+FUNCTIONS = """
+import contextlib, io, logging, sys, threading, time
+from tidemill import task
+from tidemill.errors import UnavailableError
+from tidemill.executor.loop import Execution
+
+started = threading.Event()
+
+
+@task("stubborn")
+def stubborn(payload):
+    started.set()
+    while True:
+        try:
+            time.sleep(0.02)
+        except BaseException:
+            pass
+
+
+def break_with(error):
+    def fails(self, *_, **__):
+        raise error
+    Execution._flush = fails
+
+
+@task("breaks")
+def breaks(payload):
+    break_with(RuntimeError("S3cr3t"))
+
+
+@task("exits")
+def exits(payload):
+    break_with(SystemExit("S3cr3t"))
+
+
+@task("cuts_off")
+def cuts_off(payload):
+    break_with(UnavailableError("MongoDB is away"))
+
+
+@task("cuts_off_beside_another")
+def cuts_off_beside_another(payload):
+    started.wait(10)
+    break_with(UnavailableError("MongoDB is away"))
+
+
+@task("goes_shallow")
+def goes_shallow(payload):
+    sys.setrecursionlimit(30)
+
+
+@task("closes")
+def closes(payload):
+    sys.stdout.close()
+    sys.stderr.close()
+
+
+@task("redirects_for_good")
+def redirects_for_good(payload):
+    sys.stdout = io.StringIO()
+    sys.stdout.close()
+
+    class Broken(logging.Handler):
+        def flush(self):
+            raise RuntimeError("S3cr3t")
+
+    logging.getLogger().addHandler(Broken())
+    logging.getLogger("tidemill-execute").addHandler(Broken())
+
+
+@task("logs_no_more")
+def logs_no_more(payload):
+    def raises(*_):
+        raise ValueError("I/O operation on closed file")
+    for handler in logging.getLogger("tidemill-execute").handlers:
+        handler.emit = raises
+"""
+INVOKE = """
+import importlib.util, os, sys
+from tidemill.testing import FakeContext
+spec = importlib.util.spec_from_file_location("app", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+try:
+    report = module.lambda_handler({"concurrency": 2}, FakeContext(request_id="r-1"))
+except BaseException as error:
+    os.write(2, type(error).__name__.encode())
+    os._exit(3)
+os.write(2, str(report["done"]).encode())
+os._exit(0)
+"""
+
+
+class Container:
+    """A container of execute whose task functions are those above."""
+
+    def __init__(self, path: Path, mongod: Mongod, db: Database[Any]) -> None:
+        self._path, self._mongod, self._db = path, mongod, db
+        package = path / "tasks"
+        package.mkdir()
+        (package / "__init__.py").touch()
+        (package / "functions.py").write_text(FUNCTIONS)
+
+    def invoke(self, *names: str, **fields: Any) -> subprocess.CompletedProcess[str]:
+        """Run one task of each function in one invocation; what must stay hidden is not in the log, whatever it is."""
+        start = datetime(2026, 7, 1, tzinfo=UTC)
+        self._db.tasks.insert_many([document(start, name=name, max_retries=5, **fields) for name in names])
+        ended = subprocess.run(
+            [sys.executable, "-c", INVOKE, str(ROOT / "functions/execute/app.py")],
+            env={
+                "PYTHONPATH": f"{self._path}:{ROOT / 'layers/core'}",
+                "MONGODB_URI": self._mongod.uri,
+                "MONGODB_DATABASE": self._db.name,
+                "LINGER_SEC": "0",
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert "S3cr3t" not in ended.stdout
+        return ended
+
+
+@pytest.fixture
+def container(tmp_path: Path, mongod: Mongod, db: Database[Any]) -> Container:
+    return Container(tmp_path, mongod, db)
+
+
+def lines(ended: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def test_a_function_that_will_not_stop_ends_the_process_inside_the_handler(
+    container: Container, db: Database[Any]
+) -> None:
+    ended = container.invoke("stubborn", "stubborn", timeout_sec=0.2)
+
+    assert ended.returncode == ENDED, ended.stderr
+    executed, recycled = lines(ended)
+    assert (executed["message"], recycled["message"]) == ("executed", "recycled")
+    assert (executed["timed_out"], executed["leftovers"], executed["unknown"]) == (2, 2, 0)
+    assert {executed["request_id"], recycled["request_id"]} == {"r-1"}
+    tasks = list(db.tasks.find())
+    assert [(task["status"], task["error"]["code"]) for task in tasks] == [("pending", "timeout")] * 2
+    assert not any("lease" in task for task in tasks)
+
+
+@pytest.mark.parametrize(("culprit", "error_type"), [("breaks", "RuntimeError"), ("exits", "SystemExit")])
+def test_an_executor_that_breaks_ends_its_process_and_says_where_but_not_with_which_text(
+    container: Container, culprit: str, error_type: str
+) -> None:
+    ended = container.invoke(culprit)
+
+    assert ended.returncode == ENDED, ended.stderr
+    [line] = lines(ended)
+    assert (line["message"], line["level"], line["error_type"]) == ("recycled", "ERROR", error_type)
+    assert "in fails" in line["stack"]
+
+
+def test_a_recursion_limit_that_is_too_low_for_the_executor_outlives_no_invocation(container: Container) -> None:
+    ended = container.invoke("goes_shallow")
+
+    assert ended.returncode == ENDED, ended.stderr
+    assert [line["message"] for line in lines(ended)] == ["recycled"]
+
+
+def test_an_error_of_ours_leaves_the_process_alive(container: Container) -> None:
+    ended = container.invoke("cuts_off")
+
+    assert (ended.returncode, ended.stderr, ended.stdout) == (RAISED, "UnavailableError", "")
+
+
+def test_but_not_while_functions_still_run_that_others_are_about_to_run_again(container: Container) -> None:
+    ended = container.invoke("stubborn", "cuts_off_beside_another", timeout_sec=20)
+
+    assert ended.returncode == ENDED, ended.stderr
+    [line] = lines(ended)
+    assert (line["message"], line["error_type"]) == ("recycled", "UnavailableError")
+
+
+@pytest.mark.parametrize("culprit", ["closes", "redirects_for_good", "logs_no_more"])
+def test_a_report_that_cannot_be_logged_is_returned(container: Container, culprit: str) -> None:
+    ended = container.invoke(culprit)
+
+    assert (ended.returncode, ended.stderr[-1:]) == (RETURNED, "1")
+
+
+@pytest.mark.parametrize("culprit", ["closes", "redirects_for_good", "logs_no_more"])
+def test_a_process_ends_though_that_cannot_be_logged(container: Container, culprit: str) -> None:
+    ended = container.invoke("stubborn", culprit, timeout_sec=0.2)
+
+    assert ended.returncode == ENDED, ended.stderr
