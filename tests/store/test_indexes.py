@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -89,6 +89,9 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
         on.tasks, [Settlement(task=on.held[9], outcome=Succeeded(result=1))] * 2, now=on.now
     ),
     "release": lambda on: settles.release(on.tasks, on.held[1:2], now=on.now),
+    "release of two claims": lambda on: settles.release(
+        on.tasks, [on.held[1], replace(on.held[4], lease=lease(on.now))], now=on.now
+    ),
     "release_unseen": lambda on: settles.release_unseen(on.tasks, owner="A", tokens=["t"], started=[], now=on.now),
     "extend": lambda on: settles.extend(on.tasks, on.held[2:3], until=on.now),
     "get": lambda on: lookups.get(on.tasks, on.held[0].id),

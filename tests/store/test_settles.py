@@ -223,6 +223,33 @@ def test_release_gives_the_attempt_back(tasks: Tasks, now: datetime) -> None:
     assert settles.release(tasks, held, now=now) == 0
 
 
+def test_release_tells_an_earlier_claim_of_a_task_from_the_one_that_holds_now(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now)])
+    before = claim_one(tasks, now)
+    settles.release(tasks, [before], now=now)
+    add(tasks, [document(now)])
+    again, other = sorted(whole(claim(tasks, now).tasks), key=lambda task: task.id != before.id)
+    assert (again.id, again.lease) == (before.id, other.lease)
+
+    assert settles.release(tasks, [before, other], now=now) == 1
+
+    assert (stored(tasks, again.id)["status"], stored(tasks, again.id)["attempts"]) == ("processing", 1)
+    assert stored(tasks, other.id)["status"] == "pending"
+
+
+def test_claims_of_several_tokens_are_released_in_one_command(mongod: Mongod, tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now) for _ in range(6)])
+    held = [*whole(claim(tasks, now, limit=3).tasks), *whole(claim(tasks, now, limit=3).tasks)]
+    commands = Commands()
+    with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[commands]) as client:
+        mine = open_tasks(client[tasks.database.name])
+
+        assert settles.release(mine, [], now=now) == 0
+        assert settles.release(mine, held, now=now) == 6
+
+    assert commands.names.count("update") == 1
+
+
 def test_extending_moves_the_end_of_a_lease_and_tells_what_was_lost(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now) for _ in range(3)])
     held = whole(claim(tasks, now).tasks)

@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import T0
 from tests.unit.make import a_claimed_task, eventually
 from tidemill import TaskContext
-from tidemill.conclusions import Raised, Returned
+from tidemill.conclusions import NotStarted, Raised, Returned
 from tidemill.registry import TaskType
 from tidemill.slots import Ended, Slots
 
@@ -213,6 +213,41 @@ def test_cancellation_is_told_to_the_one_that_was_asked(slots: Slots) -> None:
         True: Returned(result=True),
         False: Returned(result=False),
     }
+
+
+def test_what_no_thread_can_be_had_for_is_told_to_be_unstarted_and_the_next_runs(
+    slots: Slots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("can't start new thread")
+
+    called: list[str] = []
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    start(slots, lambda *_: called.append("called"))
+    assert (slots.free, len(slots.running), slots.next_deadline()) == (1, 1, None)
+    [unstarted] = slots.running
+
+    ended = one(slots)
+
+    assert (ended.running, ended.duration) == (unstarted, timedelta(0))
+    assert ended.conclusion == NotStarted("no thread could be started")
+    assert (slots.free, slots.running, called) == (2, [], [])
+    assert run(slots, lambda *_: "next").conclusion == Returned("next")
+    assert slots.free == 2
+
+
+def test_what_did_not_start_is_not_overdue(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    task_type = TaskType(name="noop", function=lambda *_: None)
+    for _ in range(2):
+        slots.start(a_claimed_task(), task_type, timeout=timedelta(0), is_last_attempt=False, now=T0)
+    assert (slots.free, slots.overdue()) == (0, [])
+
+    assert [one.conclusion for one in slots.ended(wait=5)] == [NotStarted("no thread could be started")] * 2
 
 
 def test_closing_lets_every_thread_end_once_its_function_has(slots: Slots) -> None:

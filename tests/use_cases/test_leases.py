@@ -170,7 +170,7 @@ def test_permits_for_retries_are_extended_with_the_leases(bench: Bench, holding:
     change_queue(bench.db, "default", QueueOptions(max_in_flight_retries=4), now=now)
     [task] = holding.take(1)
     holding.caps.grant("default", 1, limit=4, now=now)
-    retry = Claim(scan=Scan(queue="default", lanes=("retry",)), retries=(task.id,))
+    retry = Claim(scan=Scan(queue="default", lanes=("retry",)), tasks=(task,), retries=(task.id,))
     holding.caps.took("default", retry, granted=1, limit=4, now=now)
 
     for _ in range(5):

@@ -167,3 +167,32 @@ def test_permits_that_are_waited_for_go_round_at_once(bench: Bench) -> None:
     bench.execute()
 
     assert stored(bench.tasks, long_id)["result"] is True
+
+
+def test_the_late_end_of_one_claim_gives_no_permit_of_the_next_claim_of_that_task_back(
+    tasks: Tasks, now: datetime
+) -> None:
+    [task_id] = add(tasks, [document(now, lane="retry", attempts=1)])
+    caps = the_caps(tasks)
+    claimer = a_claimer(tasks, caps=caps, max_in_flight_retries=2)
+    first = claimer.claim(free=1, slots=1, retries_in_flight=0, now=now)
+    # Its settlement takes effect, and the answer is lost: it will be repeated.
+    tasks.update_one({"_id": task_id}, {"$set": {"status": "pending"}, "$unset": {"lease": ""}})
+    second = claimer.claim(free=1, slots=1, retries_in_flight=0, now=now, final=True)
+
+    caps.ended(first, now=now)
+    assert (len(first), len(second), holds(tasks.database)) == (1, 1, 1)
+
+    caps.ended(second, now=now)
+    assert holds(tasks.database) == 0
+
+
+def test_a_claim_of_a_document_that_is_no_task_gives_its_own_permit_back(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now, lane="retry", attempts=1, payload="no object") for _ in range(2)])
+    caps = the_caps(tasks)
+    held = a_claimer(tasks, caps=caps, max_in_flight_retries=2).claim(free=2, slots=2, retries_in_flight=0, now=now)
+    assert holds(tasks.database) == 2
+
+    caps.ended(held[:1], now=now)
+
+    assert holds(tasks.database) == 1

@@ -6,7 +6,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
@@ -26,6 +26,8 @@ DOUBT_SEC: Final = 10.0
 
 HOLD_GRACE: Final = timedelta(seconds=5)
 """What a permit outlives its lease by."""
+
+_OneClaim: TypeAlias = tuple[bytes, str | None]
 
 
 class RetryCaps:
@@ -49,7 +51,7 @@ class RetryCaps:
         self._report = report
         self._monotonic = monotonic
         self._limits: dict[str, int] = {}
-        self._leased: defaultdict[str, set[bytes]] = defaultdict(set)
+        self._leased: defaultdict[str, set[_OneClaim]] = defaultdict(set)
         self._doubtful: list[tuple[float, str, int]] = []
         self._full_since: dict[str, float] = {}
 
@@ -76,7 +78,8 @@ class RetryCaps:
         """Note the retries that *claim* brought of those *granted*, and give back the permits it did not need."""
         if limit is None or not granted:
             return
-        self._leased[queue].update(map(key, claim.retries))
+        retries = set(map(key, claim.retries))
+        self._leased[queue].update(_one_claim(task) for task in claim.tasks if key(task.id) in retries)
         unused = granted - len(claim.retries)
         if claim.unresolved or not (claim.error is None or isinstance(claim.error, OperationFailure)):
             self._doubtful.append((self._monotonic() + DOUBT_SEC, queue, unused))
@@ -84,11 +87,14 @@ class RetryCaps:
             self._give_back(queue, now=now)
 
     def ended(self, tasks: Iterable[Task | Malformed], *, now: datetime) -> bool:
-        """Give back the permits of what this execution holds no longer; true where there were any."""
-        keys = {key(task.id) for task in tasks} if any(self._leased.values()) else set()
-        freed = [queue for queue, leased in self._leased.items() if leased & keys]
+        """Give back the permits of claims that are over; true where there were any.
+
+        Another claim of the same task keeps its own.
+        """
+        over = {_one_claim(task) for task in tasks} if any(self._leased.values()) else set()
+        freed = [queue for queue, leased in self._leased.items() if leased & over]
         for queue in freed:
-            self._leased[queue] -= keys
+            self._leased[queue] -= over
             self._full_since.pop(queue, None)
             self._give_back(queue, now=now)
         return bool(freed)
@@ -123,3 +129,7 @@ class RetryCaps:
             until=self._lease_until() + HOLD_GRACE,
             now=now,
         )
+
+
+def _one_claim(task: Task | Malformed) -> _OneClaim:
+    return key(task.id), task.lease.token if task.lease is not None else None

@@ -27,6 +27,9 @@ from tidemill.slots.slot import Slot
 PATIENCE_SEC: Final = 1.0
 """How long a coroutine that was cancelled has for its cleaning up, before it is interrupted."""
 
+NO_THREAD: Final = "no thread could be started"
+"""Why a function did not start that found no slot."""
+
 _LOOK_SEC: Final = 0.05
 
 
@@ -46,6 +49,7 @@ class Slots:
         self._outbox: queue.SimpleQueue[Ended] = queue.SimpleQueue()
         self._idle: list[Slot] = []
         self._busy: dict[Running, Slot] = {}
+        self._threadless: set[Running] = set()
         self._abandoned: list[Slot] = []
         self._cancelled: list[tuple[float, Slot]] = []
 
@@ -57,12 +61,12 @@ class Slots:
     @property
     def free(self) -> int:
         """How many more may be started now."""
-        return self._size - len(self._busy)
+        return self._size - len(self._busy) - len(self._threadless)
 
     @property
     def running(self) -> list[Running]:
         """What has been started and has not ended."""
-        return list(self._busy)
+        return [*self._busy, *self._threadless]
 
     def isolates(self, task: Task, task_type: TaskType) -> bool:
         """Tell whether *task* would run in a process of its own."""
@@ -71,7 +75,10 @@ class Slots:
     def start(
         self, task: Task, task_type: TaskType, *, timeout: timedelta, is_last_attempt: bool, now: datetime
     ) -> None:
-        """Run the function on a free slot; *now* is the start as the execution log tells it."""
+        """Run the function on a free slot; *now* is the start as the execution log tells it.
+
+        Where no thread can be had for it, it ends at once as `NotStarted`.
+        """
         started = self._monotonic()
         cancel = threading.Event()
         ctx = TaskContext(
@@ -89,9 +96,13 @@ class Slots:
             work = functools.partial(_run, running, task_type)
         else:
             work = functools.partial(_run_isolated, isolation, running, timeout)
-        slot = self._idle.pop() if self._idle else Slot(self._outbox, self._monotonic)
-        self._busy[running] = slot
-        slot.run(running, work)
+        slot = self._idle_or_new()
+        if slot is None:
+            self._threadless.add(running)
+            self._outbox.put(Ended(running=running, duration=timedelta(0), conclusion=NotStarted(NO_THREAD)))
+        else:
+            self._busy[running] = slot
+            slot.run(running, work)
 
     def ended(self, *, wait: float) -> list[Ended]:
         """Return what ended, after at most *wait* seconds for the first."""
@@ -101,7 +112,10 @@ class Slots:
             while True:
                 found.append(self._outbox.get_nowait())
         for one in found:
-            self._idle.append(self._busy.pop(one.running))
+            if one.running in self._threadless:
+                self._threadless.remove(one.running)
+            else:
+                self._idle.append(self._busy.pop(one.running))
         return found
 
     def overdue(self) -> list[Running]:
@@ -146,6 +160,14 @@ class Slots:
         for one, slot in self._busy.items():
             LEFTOVERS.add(slot.thread, one.task.id)
         self._idle.clear()
+
+    def _idle_or_new(self) -> Slot | None:
+        if self._idle:
+            return self._idle.pop()
+        try:
+            return Slot(self._outbox, self._monotonic)
+        except RuntimeError:
+            return None
 
     def _insist(self, now: float) -> None:
         due = [slot for at, slot in self._cancelled if at <= now]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -91,7 +92,8 @@ class Slot:
         order = self._inbox.get()
         if order is None or not self._enters(may_be_interrupted=not order.running.is_isolated):
             return False
-        conclusion = order.work(self._coroutines)
+        with _alone():
+            conclusion = order.work(self._coroutines)
         duration = timedelta(seconds=self._monotonic() - order.running.started)
         if not self._leaves():
             return False
@@ -129,6 +131,17 @@ class Slot:
         ident = ctypes.c_ulong(self.thread.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(_InterruptionError))
         self._coroutines.wake()
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """End the process at once where it is one that was forked in here: it must not go on as a slot."""
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            os._exit(0)
 
 
 class _InterruptionError(TaskTimeoutError, SystemExit):

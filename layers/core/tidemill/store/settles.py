@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -64,11 +65,19 @@ def settle(
 
 
 def release(tasks: Tasks, held: Sequence[Task], *, now: datetime) -> int:
-    """Give back claims that did not start, attempts refunded; return how many still were ours to give."""
+    """Give back claims that did not start, attempts refunded; return how many still were ours to give.
+
+    Another claim of the same task is left alone, also where others of *held* carry its token.
+    """
+    by_token: defaultdict[str, list[TaskId]] = defaultdict(list)
+    for task in held:
+        if task.lease is not None:
+            by_token[task.lease.token].append(task.id)
+    if not by_token:
+        return 0
+    claims = [{"_id": {"$in": ids}, "lease.token": token} for token, ids in by_token.items()]
     with translated():
-        return tasks.update_many(
-            {"_id": {"$in": [task.id for task in held]}, "lease.token": {"$in": _tokens(held)}}, _released(now)
-        ).matched_count
+        return tasks.update_many({"$or": claims}, _released(now)).matched_count
 
 
 def release_unseen(tasks: Tasks, *, owner: str, tokens: Sequence[str], started: Sequence[TaskId], now: datetime) -> int:
