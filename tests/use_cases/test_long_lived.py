@@ -17,6 +17,7 @@ from tests.use_cases.at_work import AtWork, Time
 from tests.use_cases.conftest import Bench
 from tidemill import UnavailableError
 from tidemill.control import change_queue
+from tidemill.executor import starting
 from tidemill.executor.pace import Pace
 from tidemill.policies import QueueOptions
 from tidemill.store import Tasks, claims, lookups, settles
@@ -48,7 +49,8 @@ def waiting(bench: Bench) -> Waiting:
 @pytest.fixture
 def foresight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every executor holds four tasks more than it has slots, as where tasks are quick."""
-    monkeypatch.setattr(Pace, "ahead", lambda _self, *, slots: 4 if slots else 0)
+    monkeypatch.setattr(Pace, "ahead", lambda *_, **__: 4)
+    monkeypatch.setattr(starting, "HOLD_SEC", 60.0)
 
 
 @pytest.mark.usefixtures("foresight")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -33,8 +34,8 @@ from tidemill.store import within
 LAST_SECONDS: Final = 2.0
 """Kept of an invocation for its report."""
 
-LAST_TRIES_SEC: Final = 60.0
-"""How long a worker that is to stop tries to write its last outcomes: as long as its leases hold."""
+LAST_TRIES_SEC: Final = 20.0
+"""How long a worker that is to stop tries to write its last: well within what a supervisor grants it."""
 
 LAST_PATIENCE_SEC: Final = 1.5
 
@@ -132,6 +133,7 @@ class Execution:
         self._waiting = Waiting(runtime, order, life)
         self._next_claim = 0.0
         self._is_spent = False
+        self._leave_by = math.inf
         self._looked_for = 0
 
     def run(self) -> Report:
@@ -184,6 +186,7 @@ class Execution:
             running=len(self._slots.running),
             trouble=self._claimer.trouble or self._settler.trouble,
             answered=self._claimer.answered,
+            not_started=self._report.not_started,
         )
 
     def _has_work(self) -> bool:
@@ -257,15 +260,18 @@ class Execution:
         with self._within():
             settlements = [self._judge.ended(one) for one in ended if one not in unstarted]
             settlements += map(self._judge.late, late)
-            self._put_off([one.running for one in unstarted])
+            self._put_off(unstarted)
         for settlement in settlements:
             self._settler.add(settlement)
             self._report["timed_out"] += settlement.run is not None and settlement.run.status == "timed_out"
         self._report["errors"] += len(unstarted)
 
-    def _put_off(self, unstarted: Sequence[Running]) -> None:
-        isolated = [one for one in unstarted if one.is_isolated]
-        threadless = [one.task for one in unstarted if not one.is_isolated]
+    def _put_off(self, unstarted: Sequence[Ended]) -> None:
+        for one in unstarted:
+            if isinstance(one.conclusion, NotStarted):
+                self._report.not_started = self._report.not_started or one.conclusion.description
+        isolated = [one.running for one in unstarted if one.running.is_isolated]
+        threadless = [one.running.task for one in unstarted if not one.running.is_isolated]
         if isolated:
             self._starting.postpone(isolated)
         if threadless:  # functions have used up what threads a process may have: another one can do better
@@ -289,12 +295,12 @@ class Execution:
                 self._claimer.put_back(task, due_at=outcome.next_retry_at, lane="retry")
 
     def _finish(self) -> None:
+        self._leave_by = self._monotonic() + min(self._life.remaining().total_seconds() - LAST_SECONDS, LAST_TRIES_SEC)
         if self._starting.waiting:
             self._report.backlog = True
             with self._within():
                 self._starting.give_back(self._starting.waiting, shun_sec=self._life.shun_sec)
-        give_up = self._monotonic() + min(self._life.remaining().total_seconds() - LAST_SECONDS, LAST_TRIES_SEC)
-        while len(self._settler) and self._monotonic() < give_up:
+        while len(self._settler) and self._monotonic() < self._leave_by:
             self._flush(force=True)
             if len(self._settler):
                 time.sleep(min(max((self._settler.next_flush() or 0) - self._monotonic(), 0), 1.0))
@@ -336,7 +342,8 @@ class Execution:
 
     def _within(self) -> AbstractContextManager[None]:
         """Bound an operation by the life of the invocation: past that nobody reads its answer."""
-        return within(min(self._life.remaining().total_seconds() - LAST_SECONDS / 2, OPERATION_SEC))
+        left = min(self._life.remaining().total_seconds() - LAST_SECONDS / 2, self._leave_by - self._monotonic() + 1)
+        return within(min(left, OPERATION_SEC))
 
     def _lease_until(self) -> datetime:
         # Read now: a time that was read before a slow operation would end the lease before the invocation.
