@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,8 +19,10 @@ from tests.functions.calls import app, request
 from tests.functions.conftest import Deployed
 from tests.functions.test_enqueue_events import SCHEDULED, V2
 from tidemill import InvalidRequestError, UnavailableError, bootstrap
-from tidemill.errors import RegistrationError
+from tidemill.conclusions import Conclusion
+from tidemill.errors import IsolationError, RegistrationError
 from tidemill.executor.report import NAMES
+from tidemill.isolation import IsolatedRun
 from tidemill.requests import ExecuteRequest
 from tidemill.testing import FakeContext
 
@@ -173,6 +176,32 @@ def test_the_report_is_returned_and_logged(deployed: Deployed, db: Database[Any]
     assert (line["message"], line["source"], line["level"]) == ("executed", "backlog", "INFO")
     assert {name: line[name] for name in NAMES} == report
     assert (report["claimed"], report["done"], report["failed"]) == (2, 1, 1)
+
+
+class Prison:
+    """Has no room."""
+
+    def run(self, order: IsolatedRun, *, cancelled: threading.Event) -> Conclusion:
+        raise IsolationError(f"no process for {order.name}, {cancelled.is_set()}")
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+def test_why_isolated_tasks_did_not_start_is_warned_of_once(
+    deployed: Deployed, db: Database[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = replace(bootstrap.runtime(), isolation=Prison())
+    monkeypatch.setattr(bootstrap, "runtime", lambda: runtime)
+    for _ in range(3):
+        due(db, crashes=1)
+
+    report = deployed.invoke("execute")
+
+    assert (tuple(report), report["snoozed"]) == (NAMES, 3)
+    [_, warning] = deployed.log()
+    assert (warning["message"], warning["level"]) == ("not_started", "WARNING")
+    assert warning["reason"] == "the function could not be given a process of its own: no process for noop, False"
 
 
 def test_a_task_module_that_cannot_be_imported_is_named_and_nothing_is_claimed(

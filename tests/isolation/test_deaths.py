@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import bson
 import pytest
 
 from tests.isolation.runs import Run, an_order, begin, helper_of, runner
-from tidemill.conclusions import Conclusion, Crashed, Raised, Returned
+from tests.unit.make import eventually
+from tidemill.conclusions import Conclusion, Crashed, Lost, Raised, Returned
 from tidemill.isolation import Nursery
 
 DEATHS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -74,15 +76,25 @@ def test_an_answer_counts_whatever_happens_after_it(run: Run) -> None:
     assert run("dies_after") == Returned("answered")
 
 
-def test_a_function_that_kills_the_helper_is_a_crash_and_the_next_is_run(nursery: Nursery) -> None:
+def test_a_function_that_kills_the_helper_is_lost_and_the_next_is_run(nursery: Nursery) -> None:
     run = runner(nursery)
     run("noop")
     first = helper_of(nursery)
 
-    assert run("kills_helper") == Crashed("its process was lost with the helper process")
+    assert run("kills_helper") == Lost("its process was lost with the helper process")
 
     assert run("noop") == Returned(None)
     assert helper_of(nursery) != first
+
+
+def test_all_that_run_while_the_helper_is_killed_are_lost_and_none_is_blamed(nursery: Nursery, tmp_path: Path) -> None:
+    traces = [tmp_path / "first", tmp_path / "second"]
+    runs = [begin(nursery, an_order("sleep", {"trace": str(trace)})) for trace in traces]
+    assert eventually(lambda: all(trace.exists() for trace in traces), within=20)
+
+    os.kill(helper_of(nursery), signal.SIGKILL)
+
+    assert [one.end() for one in runs] == [Lost("its process was lost with the helper process")] * 2
 
 
 def test_sixteen_at_once_each_get_what_is_theirs(shared: Nursery) -> None:

@@ -14,12 +14,12 @@ from tests.ids import shown
 from tests.unit.make import a_claimed_task, a_context
 from tidemill import Fail, Malformed, Retry, RetryPolicy, Snooze, TaskTimeoutError
 from tidemill.classify import MAX_MESSAGE, MIN_SNOOZE, Kind, Rules, asked_snooze, classify
-from tidemill.conclusions import Conclusion, Crashed, NotStarted, Overran, Raised, Returned, Snoozing
+from tidemill.conclusions import Conclusion, Crashed, Lost, NotStarted, Overran, Raised, Returned, Snoozing
 from tidemill.executor.outcomes import MAX_NOTE, Terms, after_end, after_timeout, malformed
 from tidemill.model import Failed, Failure, Outcome, Retried, Snoozed, Succeeded
 from tidemill.policies import Adaptive, Pressure
 from tidemill.pressure import Load
-from tidemill.retry import DEFAULT
+from tidemill.retry import DEFAULT, after_loss
 from tidemill.settlement import Settlement, statements
 from tidemill.slots import Ended, Running
 from tidemill.stats import counted
@@ -291,6 +291,36 @@ def test_the_death_of_its_process_on_the_last_attempt_makes_it_a_dead_letter_for
     assert isinstance(settlement.outcome, Failed)
     assert settlement.outcome.reason == "worker_lost"
     assert settlement.outcome.failure.message == "its process exited with code 3"
+
+
+def test_the_first_loss_of_its_process_with_others_is_refunded_even_where_there_is_but_one_attempt() -> None:
+    settlement = ended(Lost("its process was lost with the helper process"), terms=ONE_SHOT)
+
+    assert settlement.outcome == Snoozed(until=T0 + 2.5 * SECOND)
+    assert settlement.run is not None
+    assert (settlement.run.status, settlement.run.duration) == ("lost", SECOND)
+    assert settlement.run.note == "its process was lost with the helper process; not counted"
+    (_, update), _ = statements(settlement, now=T0)
+    assert update["$inc"] == {"attempts": -1, "crashes": 1}
+    assert [line["status"] for line in update["$set"]["attempt_log"]] == ["lost"]
+    assert counted(settlement, now=T0)["lost"] == 1
+
+
+def test_a_later_loss_of_its_process_is_a_failure_like_that_of_a_worker() -> None:
+    again = running(attempts=1)
+    again = replace(again, task=replace(again.task, crashes=1))
+    end = Ended(running=again, duration=SECOND, conclusion=Lost("its process was lost with the helper process"))
+
+    retried, failed = (after_end(end, terms, now=T0, draw=0.5) for terms in (USUAL, ONE_SHOT))
+
+    assert isinstance(retried.outcome, Retried)
+    assert retried.outcome == after_loss(again.task, DEFAULT, now=T0, draw=0.5)
+    assert isinstance(failed.outcome, Failed)
+    assert (failed.outcome.reason, failed.lost) == ("worker_lost", True)
+    assert failed.run is not None
+    assert (failed.run.status, failed.run.note) == ("lost", "its process was lost with the helper process")
+    (_, update), _ = statements(failed, now=T0)
+    assert update["$inc"] == {"crashes": 1}
 
 
 def test_the_description_of_a_death_is_bounded() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from tests.builders import add, document, stored
 from tests.use_cases.conftest import Bench
-from tidemill.conclusions import Conclusion, Crashed, Overran, Returned
+from tidemill.conclusions import Conclusion, Crashed, Lost, Overran, Returned
 from tidemill.errors import IsolationError
 from tidemill.isolation import IsolatedRun
 
@@ -22,10 +23,12 @@ class Cell:
 
     conclusion: Conclusion | IsolationError
     names: list[str] = field(default_factory=list)
+    before: Callable[[threading.Event], object] = bool
 
     def run(self, order: IsolatedRun, *, cancelled: threading.Event) -> Conclusion:
         assert not cancelled.is_set()
         self.names.append(order.name)
+        self.before(cancelled)
         if isinstance(self.conclusion, IsolationError):
             raise self.conclusion
         return self.conclusion
@@ -59,6 +62,36 @@ def test_the_death_of_its_process_is_one_failed_attempt_and_counted(bench: Bench
     assert (stored(bench.tasks, dead)["status"], stored(bench.tasks, dead)["reason"]) == ("failed", "worker_lost")
 
 
+def test_the_loss_of_its_process_with_others_is_refunded_once_and_then_a_failure(bench: Bench, now: datetime) -> None:
+    bench.isolation = Cell(Lost("its process was lost with the helper process"))
+    bench.task("apart", isolate=True)(lambda _payload, _ctx: None)
+    fresh, suspect = add(bench.tasks, [document(now, name="apart", max_retries=0, crashes=n) for n in (0, 1)])
+
+    report = bench.execute()
+
+    assert (report["snoozed"], report["failed"], report["errors"]) == (1, 1, 0)
+    found, dead = stored(bench.tasks, fresh), stored(bench.tasks, suspect)
+    assert (found["status"], found["attempts"], found["crashes"]) == ("pending", 0, 1)
+    assert found["due_at"] - now <= timedelta(seconds=10)
+    assert [line["status"] for line in found["attempt_log"]] == ["lost"]
+    assert (dead["status"], dead["reason"], dead["attempts"], dead["crashes"]) == ("failed", "worker_lost", 1, 2)
+
+
+def test_a_task_that_was_to_be_cancelled_ends_as_that_where_its_process_was_lost(bench: Bench, now: datetime) -> None:
+    cell = bench.isolation = Cell(Lost("its process was lost with the helper process"))
+    bench.task("apart", isolate=True)(lambda _payload, _ctx: None)
+    [task_id] = add(bench.tasks, [document(now, name="apart")])
+
+    def ask_to_stop(cancelled: threading.Event) -> None:
+        bench.db["tasks"].update_one({"_id": task_id}, {"$set": {"cancel_requested_at": now}})
+        assert cancelled.wait(10)
+
+    cell.before = ask_to_stop
+
+    assert bench.execute()["cancelled"] == 1
+    assert stored(bench.tasks, task_id)["status"] == "cancelled"
+
+
 def test_one_that_was_killed_at_its_timeout_has_timed_out(bench: Bench, now: datetime) -> None:
     bench.isolation = Cell(Overran())
     bench.task("apart", isolate=True)(lambda _payload, _ctx: None)
@@ -81,6 +114,8 @@ def test_without_a_process_it_is_put_off_and_charged_nothing(bench: Bench, now: 
 
     found: dict[str, Any] = stored(bench.tasks, task_id)
     assert (report["snoozed"], report["errors"]) == (1, 1)
+    assert report.not_started == str(IsolationError("no process can be had"))
+    assert "not_started" not in report.as_dict()
     assert (found["status"], found["attempts"], found["crashes"]) == ("pending", 0, crashes)
     assert timedelta(seconds=15) <= found["due_at"] - now <= timedelta(seconds=60)
 

@@ -2,12 +2,13 @@
 
 from tidemill.conclusions.concluding import conclude
 from tidemill.conclusions.coroutines import Coroutines, run_to_end
-from tidemill.conclusions.values import Conclusion, Crashed, NotStarted, Overran, Raised, Returned, Snoozing
+from tidemill.conclusions.values import Conclusion, Crashed, Lost, NotStarted, Overran, Raised, Returned, Snoozing
 
 __all__ = [
     "Conclusion",
     "Coroutines",
     "Crashed",
+    "Lost",
     "NotStarted",
     "Overran",
     "Raised",

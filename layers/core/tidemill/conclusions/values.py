@@ -38,6 +38,13 @@ class Crashed:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """Its process was ended together with others, as *description* tells: nobody knows which of them did it."""
+
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
 class Overran:
     """Its process was killed at its timeout."""
 
@@ -49,4 +56,4 @@ class NotStarted:
     description: str
 
 
-Conclusion: TypeAlias = Returned | Raised | Snoozing | Crashed | Overran | NotStarted
+Conclusion: TypeAlias = Returned | Raised | Snoozing | Crashed | Lost | Overran | NotStarted

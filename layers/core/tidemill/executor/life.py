@@ -52,10 +52,13 @@ class Life(Protocol):
     def pause(self, seconds: float) -> None:
         """Wait, but not beyond its end."""
 
-    def note(self, *, running: int, trouble: TidemillError | None, answered: bool) -> None:
+    def note(
+        self, *, running: int, trouble: TidemillError | None, answered: bool, not_started: str | None = None
+    ) -> None:
         """Hear how it stands, again and again: how many functions run, and what keeps it from its work.
 
-        Without *answered*, no *trouble* says nothing: MongoDB was not asked.
+        Without *answered*, no *trouble* says nothing: MongoDB was not asked. *not_started* tells why a function had
+        nowhere to run, if one ever had not.
         """
 
 
@@ -94,7 +97,9 @@ class Invocation:
         """Wait."""
         time.sleep(min(seconds, max(self.remaining().total_seconds(), 0.0)))
 
-    def note(self, *, running: int, trouble: TidemillError | None, answered: bool) -> None:
+    def note(
+        self, *, running: int, trouble: TidemillError | None, answered: bool, not_started: str | None = None
+    ) -> None:
         """Do nothing: an invocation reports at its end."""
 
 
@@ -110,6 +115,7 @@ class Worker:
     Attributes:
         running: How many functions run; for other threads to read.
         trouble: What keeps it from its work, as far as known; likewise.
+        not_started: Why a function had nowhere to run, if one ever had not; likewise.
     """
 
     def __init__(
@@ -122,6 +128,7 @@ class Worker:
         self.persists = stays
         self.running = 0
         self.trouble: TidemillError | None = None
+        self.not_started: str | None = None
 
     def remaining(self) -> timedelta:
         """Return more than any task takes: what has begun may end."""
@@ -143,8 +150,11 @@ class Worker:
         """Wait, or until it is asked to stop."""
         self._stop.wait(seconds)
 
-    def note(self, *, running: int, trouble: TidemillError | None, answered: bool) -> None:
+    def note(
+        self, *, running: int, trouble: TidemillError | None, answered: bool, not_started: str | None = None
+    ) -> None:
         """Keep how it stands for whoever watches."""
         self.running = running
+        self.not_started = not_started
         if answered or trouble is not None:
             self.trouble = trouble

@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 from typing import Final, assert_never
 
 from tidemill.classify import COMMON, MAX_MESSAGE, Rules, bounded, is_retried, snoozed
-from tidemill.conclusions import Crashed, NotStarted, Overran, Raised, Returned, Snoozing
+from tidemill.conclusions import Crashed, Lost, NotStarted, Overran, Raised, Returned, Snoozing
 from tidemill.errors import TaskTimeoutError
-from tidemill.model import Failed, Failure, Malformed, Outcome, Retried, Run, Succeeded
+from tidemill.model import Failed, Failure, Malformed, Outcome, Retried, Run, Snoozed, Succeeded
 from tidemill.policies import RetryPolicy
 from tidemill.pressure import CALM, Load
-from tidemill.retry import after_failure
+from tidemill.retry import after_failure, after_loss
 from tidemill.settlement import Settlement
 from tidemill.slots import Ended, Running
 
@@ -44,6 +44,8 @@ def after_end(ended: Ended, terms: Terms, *, now: datetime, draw: float) -> Sett
             return _settled(ended, snoozed(until, now=now))
         case Crashed(description=description):
             return _settled(ended, attempt.crashed(description), crashed=True)
+        case Lost(description=description):
+            return attempt.lost(description, duration=ended.duration)
         case Overran():
             return attempt.overran(by_function=True)
         case NotStarted(description=description):
@@ -82,6 +84,13 @@ class _Attempt:
         failure = Failure(message=bounded(description, MAX_MESSAGE), code="crashed", by_function=False)
         outcome = self.failed(failure)
         return replace(outcome, reason="worker_lost") if isinstance(outcome, Failed) else outcome
+
+    def lost(self, description: str, *, duration: timedelta) -> Settlement:
+        task, policy, load = self.running.task, self.terms.policy, self.terms.load
+        outcome = after_loss(task, policy, now=self.now, draw=self.draw, load=load)
+        note = bounded(f"{description}; not counted" if isinstance(outcome, Snoozed) else description, MAX_NOTE)
+        run = Run(started_at=self.running.started_at, duration=duration, status="lost", note=note)
+        return Settlement(task=task, outcome=outcome, run=run, lost=True)
 
     def overran(self, *, by_function: bool) -> Settlement:
         allowed = timedelta(seconds=self.running.ctx.deadline - self.running.started)

@@ -34,12 +34,14 @@ class Report(Counter[str]):
     Attributes:
         skipped: Why nothing was even looked for: ``seats`` (all taken), ``time`` (not enough of it left).
         backlog: It stopped for lack of time while there was work.
+        not_started: Why the first of the functions that had nowhere to run did not start; ``None`` with none.
     """
 
     def __init__(self, *, skipped: Skipped | None = None) -> None:
         super().__init__()
         self.skipped = skipped
         self.backlog = False
+        self.not_started: str | None = None
 
     def settled(self, outcome: Outcome) -> None:
         """Count an outcome that is written."""

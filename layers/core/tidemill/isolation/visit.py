@@ -7,13 +7,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
-from tidemill.conclusions import Conclusion, Crashed, Overran
+from tidemill.conclusions import Conclusion, Crashed, Lost, Overran
 from tidemill.errors import IsolationError
 from tidemill.isolation.helper import Helper, HelperLostError
 from tidemill.isolation.line import Line
 from tidemill.isolation.order import IsolatedRun
 from tidemill.isolation.patience import SLICE_SEC
+
+LOST: Final = "its process was lost with the helper process"
 
 
 class Visit:
@@ -101,7 +104,7 @@ def _verdict(line: Line) -> Conclusion:
     if line.is_garbled:
         return Crashed("its process sent something that is no answer")
     if line.has_begun or not line.is_silent:  # where nobody can tell, it counts as run
-        return Crashed(_death(line.status))
+        return Lost(LOST) if line.status is None else Crashed(_death(line.status))
     if line.refusal is not None:
         raise IsolationError(line.refusal)
     if line.status is None:
@@ -109,10 +112,8 @@ def _verdict(line: Line) -> Conclusion:
     raise IsolationError(f"{_death(line.status)} before it called the function")
 
 
-def _death(status: int | None) -> str:
-    """Say how a process ended of which *status* is known, as `os.waitpid` has it."""
-    if status is None:
-        return "its process was lost with the helper process"
+def _death(status: int) -> str:
+    """Say how a process ended with *status*, as `os.waitpid` has it."""
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return "its process exited with code 0 without an answer"
