@@ -192,6 +192,23 @@ def test_a_reader_that_has_gone_is_no_traceback(arguments: tuple[str, ...]) -> N
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize(
+    ("redirection", "reason"), [(">&-", "stdout is closed"), (">/dev/full", "No space left on device")]
+)
+@pytest.mark.parametrize("command", ["policy ls", "policy ls --json", "simulate retry-priority"])
+def test_an_output_that_cannot_be_written_is_told_in_a_sentence(command: str, redirection: str, reason: str) -> None:
+    ended = run(("/bin/sh", "-c", f'exec "$0" -m tidemill.cli {command} {redirection}', sys.executable), {})
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == f"tidemill: the output cannot be written: {reason}\n"
+
+
+def test_with_nothing_to_speak_on_a_failure_is_silent() -> None:
+    ended = run(("/bin/sh", "-c", 'exec "$0" -m tidemill.cli indexes 2>&-', sys.executable), {})
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+
+
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """A child inherits that SIGINT is ignored, which it is in a job in the background."""

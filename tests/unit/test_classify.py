@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from types import FunctionType
 from typing import Any
 
 import bson
@@ -211,6 +214,35 @@ def test_a_huge_message_keeps_type_first_line_end_and_innermost_frame() -> None:
     assert message.startswith("ValueError: first line\n")
     assert "why (test_classify.py:" in message
     assert message.endswith(" in deep)")
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        (lambda: os.environ["NOT_THERE"], KeyError),
+        (lambda: json.loads("{"), json.JSONDecodeError),
+        (lambda: bson.encode({"": object()}), bson.errors.InvalidDocument),
+        (lambda: Retry("x", after=timedelta(days=2)), ValueError),
+        (lambda: eval("1 / 0"), ZeroDivisionError),
+    ],
+    ids=["frozen", "library", "installed", "tidemill", "generated"],
+)
+def test_the_place_of_what_a_library_raises_is_that_of_the_call(function: FunctionType, error: type[Exception]) -> None:
+    with pytest.raises(error) as caught:
+        function()
+
+    line = function.__code__.co_firstlineno
+    assert describe(caught.value).endswith(f" (test_classify.py:{line} in <lambda>)")
+
+
+def test_where_no_frame_is_the_users_the_place_is_the_innermost() -> None:
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads("{")
+    trace = caught.value.__traceback__
+
+    message = describe(caught.value.with_traceback(trace and trace.tb_next))
+
+    assert message.endswith(" in raw_decode)")
 
 
 def test_a_message_of_20_mb_costs_no_time_to_speak_of() -> None:

@@ -25,7 +25,9 @@ class Package:
         self.write("__init__", "")
 
     def write(self, module: str, source: str) -> None:
-        (self.folder / self.name / f"{module}.py").write_text(source)
+        file = self.folder / self.name / f"{module}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(source)
 
     def load(self) -> list[str]:
         return sorted(one.name for one in load(self.name, self.registry))
@@ -53,6 +55,27 @@ def test_every_module_is_imported_but_those_with_an_underscore(package: Package)
     package.write("_helper", "raise SystemExit")
 
     assert package.load() == ["a", "b"]
+
+
+def test_the_packages_in_it_are_imported_as_well_but_those_with_an_underscore(package: Package) -> None:
+    package.write("inner/__init__", GOOD.format("inner"))
+    package.write("inner/b", GOOD.format("b"))
+    package.write("inner/_helper", "raise SystemExit")
+    package.write("_private/__init__", "raise SystemExit")
+    package.write("_private/c", "raise SystemExit")
+    package.write("a", GOOD.format("a"))
+
+    assert package.load() == ["a", "b", "inner"]
+
+
+def test_a_module_deep_within_that_cannot_be_imported_is_named_with_its_line(package: Package) -> None:
+    package.write("inner/__init__", "")
+    package.write("inner/broken", "\n\nimport no_such_module\n")
+
+    message = package.refusal()
+
+    assert message.startswith(f"the task module {package.name}.inner.broken cannot be imported: ModuleNotFoundError")
+    assert message.endswith("(broken.py:3 in <module>)")
 
 
 def test_loading_again_changes_nothing(package: Package) -> None:

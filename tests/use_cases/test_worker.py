@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,12 @@ from tidemill.clock import ServerClock
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
+HELPERLESS = f"""
+import sys
+from {PACKAGE} import watched
+if "tidemill.isolation.forkserver" in sys.modules:
+    raise RuntimeError("not here")
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -163,6 +170,38 @@ def test_a_second_signal_leaves_at_once_and_what_ran_comes_back(
     assert yard.status(_id={"$in": [waiting, apart]}, attempts=0) == {"pending": 2}
 
 
+def test_a_second_signal_charges_nothing_to_an_isolated_task(yard: Yard) -> None:
+    ids = yard.add("apart", 4, max_retries=0)
+    worker = yard.worker()
+    assert yard.begins(4)
+    children = yard.began
+
+    worker.send(signal.SIGTERM)
+    assert worker.says("stopping: 4 tasks still run")
+    ended = worker.stopped()
+
+    assert ended.status == 128 + signal.SIGTERM
+    assert eventually(lambda: not any(map(is_alive, children)))
+    untouched = {"attempts": 1, "crashes": 0, "lease.token": {"$exists": True}}
+    assert yard.status(_id={"$in": ids}, **untouched) == {"processing": 4}
+
+
+def test_why_an_isolated_task_did_not_start_is_told_while_the_worker_lives(yard: Yard, tmp_path: Path) -> None:
+    package = tmp_path / "helperless"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "tasks.py").write_text(HELPERLESS)
+    [task_id] = yard.add("apart")
+    worker = yard.worker("--tasks", "helperless", PYTHONPATH=str(tmp_path))
+
+    assert worker.says("a task did not start and is put off: the function could not be given a process of its own: ")
+    assert eventually(lambda: yard.status(_id=task_id, attempts=0) == {"pending": 1})
+    ended = worker.stopped()
+
+    assert ended.status == 0
+    assert len(ended.err) == 2
+
+
 def test_what_a_killed_worker_held_comes_back_with_its_attempts(yard: Yard, bench: Bench) -> None:
     yard.add("wait", 2, max_retries=0)
     worker = yard.worker("--concurrency", "2")
@@ -248,6 +287,60 @@ def test_a_thread_that_a_function_left_behind_keeps_no_worker(yard: Yard) -> Non
     assert yard.becomes(done=1)
 
     assert worker.stopped().status == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_it_has_begun_ends_it_there_and_then(yard: Yard, number: signal.Signals) -> None:
+    yard.add("note")
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        worker = yard.process(MONGODB_URI=f"mongodb://127.0.0.1:{mute.getsockname()[1]}/")
+        mute.settimeout(30)
+        connection, _ = mute.accept()
+        with connection:
+            ended = worker.stopped(number)
+
+    assert (ended.status, ended.out, ended.err) == (0, [], ["tidemill: stopped before it began"])
+
+
+def test_a_terminal_that_is_closed_stops_it_and_no_task(yard: Yard) -> None:
+    yard.add("wait")
+    worker = yard.worker()
+    assert yard.begins(1)
+
+    worker.send_to_all(signal.SIGHUP)
+    assert worker.says("stopping: 1 task still runs")
+    worker.send_to_all(signal.SIGHUP)
+    yard.go()
+    ended = worker.ended()
+
+    assert (ended.status, ended.out[1:]) == (0, ["stopped: 1 claimed, 1 done"])
+
+
+def test_under_nohup_it_outlives_its_terminal(yard: Yard) -> None:
+    yard.add("wait")
+    worker = yard.process(before=("nohup",))
+    assert yard.begins(1)
+
+    worker.send_to_all(signal.SIGHUP)
+    yard.go()
+    assert yard.becomes(done=1)
+    yard.add("note")
+    assert yard.becomes(done=2)
+
+    assert worker.stopped().status == 0
+
+
+@pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
+def test_where_its_output_cannot_be_written_it_works_in_silence(yard: Yard, redirection: str) -> None:
+    yard.add("note")
+    yard.add("apart")
+    yard.go()
+    silent = ("/bin/sh", "-c", f'exec "$0" "$@" {redirection}')
+
+    ended = yard.process("--until-empty", before=silent, LINGER_SEC="0").ended()
+
+    assert (ended.status, ended.out, ended.err) == (0, [], [])
+    assert yard.status() == {"done": 2}
 
 
 def is_alive(pid: int) -> bool:

@@ -34,9 +34,9 @@ class Stopped:
 class Process:
     """``tidemill work`` with the functions of `PACKAGE`; up once it says so."""
 
-    def __init__(self, *options: str, package: str = PACKAGE, **environment: str) -> None:
+    def __init__(self, *options: str, package: str = PACKAGE, before: tuple[str, ...] = (), **environment: str) -> None:
         self._process = subprocess.Popen(
-            (sys.executable, "-m", "tidemill.cli", "work", "--tasks", package, *options),
+            (*before, sys.executable, "-m", "tidemill.cli", "work", "--tasks", package, *options),
             cwd=Path(__file__).parents[2],
             env={"PATH": os.environ["PATH"], **environment},
             stdout=subprocess.PIPE,
@@ -103,13 +103,13 @@ class Yard:
 
     def worker(self, *options: str, **environment: str) -> Process:
         """Start one; it is up on return."""
-        made = self.process(*options, **environment)
+        made = self.process(*options, before=(), **environment)
         assert made.is_up(), made.err
         return made
 
-    def process(self, *options: str, **environment: str) -> Process:
-        """Start one, whatever becomes of it."""
-        made = Process(*options, **self._environment, **environment)
+    def process(self, *options: str, before: tuple[str, ...] = (), **environment: str) -> Process:
+        """Start one, behind the words *before*, whatever becomes of it."""
+        made = Process(*options, before=before, **self._environment | environment)
         self._processes.append(made)
         return made
 

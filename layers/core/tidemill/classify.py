@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sysconfig
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import PurePath
+from types import CodeType
 from typing import Final, TypeAlias
 
 from tidemill.errors import MAX_RETRY_AFTER, Fail, Retry, Snooze
@@ -16,6 +18,13 @@ MAX_WHERE = 200
 MAX_CODE = 100
 MIN_SNOOZE = timedelta(seconds=1)
 """A snooze costs no attempt, so one that ended at once would go round for as long as its executor lives."""
+
+_NOT_WRITTEN_BY_USERS: Final = (
+    "<",  # frozen modules, and code that was generated
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")),
+    f"{PurePath(__file__).parent}/",
+)
+_INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 
 Kind: TypeAlias = type[BaseException] | str
 """An exception class, or the name of one: a name needs no import and holds for every class so called."""
@@ -83,7 +92,10 @@ def snoozed(until: datetime | timedelta, *, now: datetime) -> Snoozed:
 
 
 def describe(error: BaseException) -> str:
-    """Return ``Type: message (file:line in function)`` of the innermost frame, in storable, bounded text."""
+    """Return ``Type: message (file:line in function)`` in storable, bounded text.
+
+    The place is that of the innermost frame of the user's own code; where there is none, of the innermost frame.
+    """
     name = type_name(error) or "exception without a name"
     try:
         text = str.__str__(str(error))  # plain: an heir of str may do anything
@@ -127,13 +139,23 @@ def _said(error: Retry | Fail) -> str:
 
 
 def _where(error: BaseException) -> str:
-    frame = error.__traceback__
-    if frame is None:
-        return ""
-    while frame.tb_next is not None:
+    frame, innermost, own = error.__traceback__, None, None
+    while frame is not None:
+        innermost = frame
+        if _is_own(frame.tb_frame.f_code):
+            own = frame
         frame = frame.tb_next
-    code = frame.tb_frame.f_code
-    return bounded(f" ({PurePath(code.co_filename).name}:{frame.tb_lineno} in {code.co_name})", MAX_WHERE)
+    place = own or innermost
+    if place is None:
+        return ""
+    code = place.tb_frame.f_code
+    return bounded(f" ({PurePath(code.co_filename).name}:{place.tb_lineno} in {code.co_name})", MAX_WHERE)
+
+
+def _is_own(code: CodeType) -> bool:
+    """Tell whether *code* is the user's: neither Python's nor Tidemill's, nor of an installed package."""
+    file = code.co_filename
+    return not file.startswith(_NOT_WRITTEN_BY_USERS) and not any(folder in file for folder in _INSTALLED)
 
 
 def _given_code(error: Retry | Fail) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from operator import attrgetter
 from threading import Event
 from types import ModuleType
 from typing import Any, Final, TypeVar
@@ -157,22 +158,27 @@ task = REGISTRY.task
 
 
 def load(package: str, registry: Registry = REGISTRY) -> Registry:
-    """Import every module of *package* whose name has no leading underscore, and return the registry.
+    """Import every module of *package* and of the packages in it, and return the registry.
+
+    Those whose name has a leading underscore are left out, with all that is in them.
 
     Raises:
         RegistrationError: A module cannot be imported; the message names it.
     """
-    for module in _modules(package):
-        _imported(module)
-    return registry
-
-
-def _modules(package: str) -> list[str]:
     path = getattr(_imported(package), "__path__", None)
     if path is None:
         raise RegistrationError(f"{package} is a single module: task modules are the files of a package")
-    found = pkgutil.iter_modules(path, f"{package}.")
-    return sorted(one.name for one in found if not one.name.rpartition(".")[2].startswith("_"))
+    _import_all(path, package)
+    return registry
+
+
+def _import_all(path: Iterable[str], package: str) -> None:
+    for one in sorted(pkgutil.iter_modules(path, f"{package}."), key=attrgetter("name")):
+        if one.name.rpartition(".")[2].startswith("_"):
+            continue
+        module = _imported(one.name)
+        if one.ispkg:
+            _import_all(module.__path__, one.name)
 
 
 def _imported(name: str) -> ModuleType:

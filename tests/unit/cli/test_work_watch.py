@@ -45,6 +45,7 @@ def watched(capsys: pytest.CaptureFixture[str]) -> Iterator[Watched]:
     before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
     made = Watched(capsys)
     with made.watch:
+        made.watch.begin()
         yield made
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -58,6 +59,24 @@ def test_the_first_signal_asks_it_to_stop_and_the_second_to_leave(watched: Watch
 
     os.kill(os.getpid(), number)
     assert eventually(lambda: watched.left == [number])
+
+
+def test_before_it_begins_the_first_signal_is_to_leave(watched: Watched) -> None:
+    with Watch(watched.worker, stop=watched.stop, leave=watched.left.append):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert eventually(lambda: watched.left == [signal.SIGTERM])
+
+    assert not watched.stop.is_set()
+
+
+def test_a_terminal_that_hangs_up_twice_is_no_second_signal(watched: Watched) -> None:
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert watched.stop.wait(5)
+    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+    assert eventually(lambda: signal.SIGTERM in watched.left)
+    assert watched.left == [signal.SIGTERM]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +132,19 @@ def test_trouble_of_another_kind_is_told_as_well(watched: Watched) -> None:
     watched.worker.note(running=0, trouble=lacking, answered=True)
 
     assert watched.hears(f"{AWAY}; trying again", f"{lacking}; trying again")
+
+
+def test_that_a_function_had_nowhere_to_run_is_told_once(watched: Watched) -> None:
+    for reason in ("no process can be had", "no process can be had", "no thread can be had"):
+        watched.worker.note(running=0, trouble=None, answered=True, not_started=reason)
+        assert watched.hears("a task did not start and is put off: no process can be had")
+
+
+def test_that_a_function_had_nowhere_to_run_is_told_though_the_worker_leaves_then(watched: Watched) -> None:
+    with Watch(watched.worker, stop=threading.Event(), leave=watched.left.append):
+        watched.worker.note(running=0, trouble=None, answered=True, not_started="no process can be had")
+
+    assert "tidemill: a task did not start and is put off: no process can be had" in watched.told
 
 
 def test_once_it_is_over_signals_are_as_before(watched: Watched) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
-from tidemill.cli import indexes, policies, queues, stats, tables, tasks, work
+from tidemill.cli import indexes, policies, queues, stats, tables, tasks, watch, work
 from tidemill.errors import TidemillError
 
 INTERRUPTED: Final = 130
@@ -23,27 +22,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     141: whoever read the output stopped reading.
     """
     try:
-        status = _run(arguments)
-        sys.stdout.flush()
+        return _run(arguments)
     except BrokenPipeError:
-        with suppress(BrokenPipeError):
-            sys.stdout.close()  # or the interpreter flushes it once more at its end, and complains
+        tables.forsake_stdout()
         return PIPE_CLOSED
     except KeyboardInterrupt:
         return INTERRUPTED
-    return status
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        status = _obey(arguments)
+        tables.flush()
+    except TidemillError as error:
+        watch.complain(str(error))
+        return 1
+    return status
+
+
+def _obey(arguments: Sequence[str] | None) -> int:
     try:
         chosen = _chosen(sys.argv[1:] if arguments is None else arguments)
         command: Callable[[argparse.Namespace], None] = chosen.command
         command(chosen)
     except SystemExit as ended:  # argparse has printed what there is to say
         return int(ended.code or 0)
-    except TidemillError as error:
-        print(f"tidemill: {tables.clean(str(error))}", file=sys.stderr)  # noqa: T201 - that is how a command speaks
-        return 1
     return 0
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from tidemill.cli.plain_text import printed, sec, table
 from tidemill.cli.simulate_arrivals import arrivals_text
+from tidemill.cli.tables import say
 from tidemill.simulation import (
     Comparison,
     Interval,
@@ -87,21 +88,21 @@ def _add(
 
 def _retry_priority(chosen: argparse.Namespace) -> None:
     result = retry_priority()
-    _say(_json(result) if chosen.json else retry_priority_text(result))
+    say(_json(result) if chosen.json else retry_priority_text(result))
 
 
 def _starvation(chosen: argparse.Namespace) -> None:
     weighted = starvation(rng=_rng())
     retries_first = starvation(Scenario(selection="retries_first"), rng=_rng())
     if chosen.json:
-        _say(_json({"weighted": weighted, "retries_first": retries_first}))
+        say(_json({"weighted": weighted, "retries_first": retries_first}))
     else:
-        _say(starvation_text(weighted, contrast=retries_first))
+        say(starvation_text(weighted, contrast=retries_first))
 
 
 def _arrivals(chosen: argparse.Namespace) -> None:
     result = arrivals(rng=_rng())
-    _say(_json(result) if chosen.json else arrivals_text(result))
+    say(_json(result) if chosen.json else arrivals_text(result))
 
 
 def _rng() -> Random:
@@ -207,7 +208,3 @@ def _plain(value: object) -> object:
     if isinstance(value, dict):
         return {f"{key}_sec" if isinstance(one, timedelta) else key: _plain(one) for key, one in value.items()}
     return value
-
-
-def _say(text: str) -> None:
-    print(text)  # noqa: T201 - that is how a command speaks

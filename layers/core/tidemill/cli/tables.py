@@ -10,7 +10,8 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
@@ -42,15 +43,59 @@ class MissingExtraError(TidemillError):
         super().__init__(f"tables need the package rich: {INSTALL}")
 
 
+class OutputError(TidemillError):
+    """What a command says cannot be written, though somebody may be reading."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the output cannot be written: {reason}")
+
+
 def add_json_to(parser: argparse.ArgumentParser) -> None:
     """Let a command print JSON instead of text; it then finds ``json`` among its choices."""
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def say(text: str) -> None:
-    """Print *text* as far as the encoding of stdout can."""
+    """Print *text* as far as the encoding of stdout can.
+
+    Raises:
+        OutputError: stdout is closed, or takes no more.
+    """
+    if sys.stdout is None:
+        raise OutputError("stdout is closed")
     encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding))  # noqa: T201 - that is how a command speaks
+    with _stdout_at_work():
+        print(text.encode(encoding, "backslashreplace").decode(encoding))  # noqa: T201 - that is how a command speaks
+
+
+def flush() -> None:
+    """Write what was printed and is still held back.
+
+    Raises:
+        OutputError: stdout takes no more.
+    """
+    if sys.stdout is not None:
+        with _stdout_at_work():
+            sys.stdout.flush()
+
+
+def forsake_stdout() -> None:
+    """Close stdout with what it still holds, or the interpreter tries to write that at its end, and complains."""
+    if sys.stdout is not None:
+        with suppress(OSError):
+            sys.stdout.close()
+        sys.stdout = None
+
+
+@contextmanager
+def _stdout_at_work() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        forsake_stdout()
+        raise OutputError(error.strerror or type(error).__name__) from None
 
 
 def say_json(document: object) -> None:
@@ -83,7 +128,7 @@ def table(columns: Mapping[str, Kind], rows: Iterable[Sequence[str]]) -> str:
         fixed += 1 + (MIN_TEXT if needed is None else max(needed, *map(cell_len, heading.split())))
     for row in cells:
         drawn.add_row(*map(Text, row))
-    console = Console(width=max(_width(), fixed), force_terminal=sys.stdout.isatty(), legacy_windows=False)
+    console = Console(width=max(_width(), fixed), force_terminal=_is_terminal(), legacy_windows=False)
     with console.capture() as capture:
         console.print(drawn)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
@@ -138,6 +183,10 @@ def span(length: timedelta) -> str:
         parts.append((count, unit))
     first = next(index for index, (count, _) in enumerate(parts) if count)
     return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def _is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def _width() -> int:

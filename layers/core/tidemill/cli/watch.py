@@ -16,15 +16,18 @@ from tidemill.cli.tables import clean
 from tidemill.errors import TidemillError
 from tidemill.executor import Worker
 
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_SEC: Final = 0.25
 _MANY_BYTES: Final = 64
 
 
 class Watch:
-    """While it is entered, SIGINT or SIGTERM sets *stop*, and another one calls *leave* with its number.
+    """While it is entered, SIGINT, SIGTERM or SIGHUP sets *stop*, and another one calls *leave* with its number.
 
-    Both in a thread of its own: a handler runs between any two instructions of the main thread, which may hold the
+    Until it is told that the worker begins, the first calls *leave*. A terminal that is closed may send SIGHUP more
+    than once, which then means nothing more.
+
+    All in a thread of its own: a handler runs between any two instructions of the main thread, which may hold the
     very lock that setting *stop* takes.
     """
 
@@ -32,7 +35,10 @@ class Watch:
         self._worker = worker
         self._stop = stop
         self._leave = leave
+        self.has_begun = False
+        self._hearing = threading.Lock()
         self._trouble: TidemillError | None = None
+        self._has_told_of_unstarted = False
         self._numbers, self._noted = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="tidemill-watch", daemon=True)
 
@@ -56,21 +62,32 @@ class Watch:
         self._thread.join()
         self._numbers.close()
 
+    def begin(self) -> None:
+        """Let no signal from now on end the process before the worker has; there is no return from one before."""
+        with self._hearing:
+            self.has_begun = True
+
     def _serve(self) -> None:
         while True:
             with suppress(TimeoutError):
                 numbers = self._numbers.recv(_MANY_BYTES)
                 if not numbers:
+                    self._look_for_unstarted()
                     return
                 for number in numbers:
-                    self._hear(number)
+                    with self._hearing:
+                        self._hear(number)
             self._look()
 
     def _hear(self, number: int) -> None:
         if number not in SIGNALS:
             return
-        if self._stop.is_set():
+        if not self.has_begun:
             self._leave(number)
+            return
+        if self._stop.is_set():
+            if number != signal.SIGHUP:
+                self._leave(number)
             return
         self._stop.set()
         running = self._worker.running
@@ -83,10 +100,19 @@ class Watch:
             complain("back at work")
         elif self._trouble is not None and type(self._trouble) is not type(before):
             complain(f"{self._trouble}; trying again")
+        self._look_for_unstarted()
+
+    def _look_for_unstarted(self) -> None:
+        reason = self._worker.not_started
+        if reason is not None and not self._has_told_of_unstarted:
+            self._has_told_of_unstarted = True
+            complain(f"a task did not start and is put off: {reason}")
 
 
 def complain(sentence: str) -> None:
     """Say something on stderr that is no result; whether anybody reads it or not."""
+    if sys.stderr is None:
+        return  # print would take stdout instead
     with suppress(OSError, ValueError):
         print(f"tidemill: {clean(sentence)}", file=sys.stderr, flush=True)  # noqa: T201 - that is how a command speaks
 

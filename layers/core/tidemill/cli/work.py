@@ -18,21 +18,17 @@ from typing import Any, Final, NoReturn
 from pymongo.database import Database
 
 from tidemill import bootstrap, control, indexes
-from tidemill.cli.tables import Commands, say
+from tidemill.cli.tables import Commands, OutputError, flush, say
 from tidemill.cli.watch import Watch, complain
 from tidemill.documents import TASKS
 from tidemill.errors import MissingIndexError, SettingsError, UnavailableError
 from tidemill.executor import Order, Report, Runtime, Worker, work
 from tidemill.executor.life import FOREVER, WORKER_LEASE
-from tidemill.isolation import Isolation
 from tidemill.model import LANES
 from tidemill.policies import SELECTIONS
 from tidemill.requests import QUEUE_PATTERN
 from tidemill.settings import from_environment
 from tidemill.store import gauges, open_tasks, translated
-
-CLOSING_SEC: Final = 2.0
-"""What a process that leaves at once gives its isolated tasks to be killed."""
 
 _SIGNALLED: Final = 128
 """A shell adds it to the number of a signal."""
@@ -93,14 +89,30 @@ def _as_set(name: str, field: str) -> Callable[[str], Any]:
 
 def _work(chosen: argparse.Namespace) -> None:
     threads = threading.enumerate()
-    sys.path.insert(0, str(Path.cwd()))  # where ``python -m`` looks, too
-    package = bootstrap.chosen().task_package if chosen.tasks is None else chosen.tasks
-    runtime = bootstrap.worker_runtime(package)
-    db = runtime.tasks.database
-    _require_indexes(db)
-    for queue in chosen.queues:
-        _warn_of_a_typo(db, queue)
-    order = Order(
+    if sys.stdout is None:
+        _say_no_more()  # or a connection gets the descriptor that is stdout to every child
+    stop = threading.Event()
+    worker = Worker(stop, stays=not chosen.until_empty)
+    with Watch(worker, stop=stop, leave=lambda number: _leave_at_once(number, begun=watch.has_begun)) as watch:
+        sys.path.insert(0, str(Path.cwd()))  # where ``python -m`` looks, too
+        package = bootstrap.chosen().task_package if chosen.tasks is None else chosen.tasks
+        runtime = bootstrap.worker_runtime(package)
+        _look_ahead(runtime.tasks.database, chosen.queues)
+        order = _order(chosen)
+        watch.begin()
+        try:
+            _speak(_beginning(runtime, order, package=package))
+            report = work(runtime, order, worker)
+        finally:
+            if runtime.isolation is not None:
+                runtime.isolation.close()
+    _speak(_ending(report))
+    runtime.tasks.database.client.close()
+    _leave(report, threads)
+
+
+def _order(chosen: argparse.Namespace) -> Order:
+    return Order(
         owner=f"work-{_host()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
         remaining=FOREVER,
         queues=tuple(dict.fromkeys(chosen.queues)),
@@ -109,18 +121,12 @@ def _work(chosen: argparse.Namespace) -> None:
         concurrency=chosen.concurrency,
         batch_size=chosen.batch_size,
     )
-    stop = threading.Event()
-    worker = Worker(stop, stays=not chosen.until_empty)
-    with Watch(worker, stop=stop, leave=lambda number: _leave_at_once(runtime.isolation, number)):
-        try:
-            _speak(_beginning(runtime, order, package=package))
-            report = work(runtime, order, worker)
-        finally:
-            if runtime.isolation is not None:
-                runtime.isolation.close()
-    _speak(_ending(report))
-    db.client.close()
-    _leave(report, threads)
+
+
+def _look_ahead(db: Database[Any], queues: Sequence[str]) -> None:
+    _require_indexes(db)
+    for queue in queues:
+        _warn_of_a_typo(db, queue)
 
 
 def _require_indexes(db: Database[Any]) -> None:
@@ -167,8 +173,16 @@ def _ending(report: Report) -> str:
 
 
 def _speak(line: str) -> None:
-    say(line)
-    sys.stdout.flush()
+    try:
+        say(line)
+        flush()
+    except OutputError:
+        _say_no_more()
+
+
+def _say_no_more() -> None:
+    """Let what is printed from now on, by task functions too, go nowhere."""
+    sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it is open until the end
 
 
 def _leave(report: Report, threads: Sequence[threading.Thread]) -> None:
@@ -188,10 +202,10 @@ def _leave(report: Report, threads: Sequence[threading.Thread]) -> None:
         raise UnavailableError(unsure)
 
 
-def _leave_at_once(isolation: Isolation | None, number: int) -> NoReturn:
-    if isolation is not None:
-        closing = threading.Thread(target=isolation.close, daemon=True)
-        closing.start()
-        closing.join(CLOSING_SEC)
+def _leave_at_once(number: int, *, begun: bool) -> NoReturn:
+    if not begun:
+        complain("stopped before it began")
+        os._exit(0)
+    # Isolated functions end with this process. Ended before, they would be settled as if they had crashed.
     complain(f"left at once: what still ran comes back within {WORKER_LEASE.total_seconds():g} s, by reclaim")
     os._exit(_SIGNALLED + number)
