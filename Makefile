@@ -4,7 +4,7 @@ PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 ARGS ?=
 # Tests wait more than they work: for servers, processes and time.
-TEST_PROCESSES ?= 4
+TEST_PROCESSES ?= 6
 
 .PHONY: help setup demo test check format lock clean
 help:
@@ -19,7 +19,7 @@ demo: $(READY) ## 200 webhooks through MongoDB, with crashes, in a minute (ARGS=
 	@$(PYTHON) -m demo $(ARGS)
 
 test: $(READY) ## run every test (ARGS="-k claim", TEST_PROCESSES=0 for one after the other)
-	@$(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) $(ARGS)
+	@$(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
 check: $(READY) ## lint, format, types, import rules
 	@$(VENV)/bin/ruff check .

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.isolation.executors import an_executor, kill
 from tests.isolation.runs import Run, Trace, all_gone, an_order, begin, helper_of, runner
 from tests.unit.make import eventually
-from tidemill.conclusions import Crashed, Raised, Returned
+from tidemill.conclusions import Crashed, Lost, Raised, Returned
 from tidemill.isolation import Nursery
 
 
@@ -119,7 +119,7 @@ def test_a_helper_that_lost_its_guard_is_replaced(nursery: Nursery, trace: Trace
 
     kill(children(first)[0])
 
-    assert isinstance(running.end(), Crashed)
+    assert isinstance(running.end(), Lost)
     assert all_gone(first, *pids)
     assert runner(nursery)("noop") == Returned(None)
 

@@ -228,13 +228,16 @@ def test_whatever_a_coroutine_raises_is_concluded_and_the_next_three_run(  # F48
 ) -> None:
     function, code = ENDS[end]
 
-    concluded = conclude(lambda: coroutines.run_to_end(function))
+    def concluded_by(run: Callable[[Callable[[], Any]], Any]) -> object:
+        return conclude(lambda: run(function))
+
+    concluded = concluded_by(coroutines.run_to_end)
 
     assert isinstance(concluded, Raised)
     assert concluded.failure.code == code
     for _ in range(3):
         assert conclude(lambda: coroutines.run_to_end(lambda: adds(2))) == Returned(3)
-    assert conclude(lambda: run_to_end(function)) == concluded
+    assert concluded_by(run_to_end) == concluded
 
 
 # What it leaves running
