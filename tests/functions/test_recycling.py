@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,19 @@ def break_with(error):
     def fails(self, *_, **__):
         raise error
     Execution._flush = fails
+
+
+@task("uses_up_threads")
+def uses_up_threads(payload):
+    start = threading.Thread.start
+
+    def refuses(thread):
+        if thread.name == "tidemill-slot":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    threading.Thread.start = refuses
+    time.sleep(2)
 
 
 @task("breaks")
@@ -210,3 +223,16 @@ def test_a_process_ends_though_that_cannot_be_logged(container: Container, culpr
     ended = container.invoke("stubborn", culprit, timeout_sec=0.2)
 
     assert ended.returncode == ENDED, ended.stderr
+
+
+def test_a_process_that_has_no_threads_left_is_ended_once_what_runs_has_ended(
+    container: Container, db: Database[Any]
+) -> None:
+    soon = datetime.now(UTC) + timedelta(milliseconds=500)
+    db.tasks.insert_one(document(soon, name="logs_no_more", due_at=soon, next_retry_at=soon))
+
+    assert container.invoke("uses_up_threads").returncode == ENDED
+    assert {one["name"]: (one["status"], one["attempts"]) for one in db.tasks.find()} == {
+        "uses_up_threads": ("done", 1),
+        "logs_no_more": ("pending", 0),
+    }

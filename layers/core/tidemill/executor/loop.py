@@ -71,7 +71,6 @@ class Execution:
 
     def __init__(self, runtime: Runtime, order: Order, life: Life, recruiter: Recruiter | None = None) -> None:
         self._runtime = runtime
-        self._order = order
         self._life = life
         self._recruiter = recruiter
         self._monotonic = runtime.monotonic
