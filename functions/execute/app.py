@@ -41,7 +41,7 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, in
         if not isinstance(error, TidemillError) or LEFTOVERS.task_ids():
             _recycle(error)
         raise
-    if report["leftovers"] or LEFTOVERS.task_ids():
+    if report.spent or LEFTOVERS.task_ids():
         _recycle()
     if report["unknown"]:
         raise UnavailableError(f"MongoDB did not confirm the outcome of {report['unknown']} tasks")

@@ -349,3 +349,19 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_without_threads_it_finishes_what_runs_and_fails_so_that_another_is_started(yard: Yard) -> None:
+    yard.add("exhaust")
+    worker = yard.worker("--concurrency", "2")
+    assert yard.begins(1)
+    [rest] = yard.add("note")
+    assert worker.says("a task did not start and is put off")
+    yard.go()
+
+    ended = worker.ended()
+
+    assert ended.status == 1
+    assert ended.err[-1] == "tidemill: this process has no threads left for functions: start another one"
+    assert yard.status() == {"done": 1, "pending": 1}
+    assert yard.db["tasks"].find_one({"_id": rest})["attempts"] == 0  # type: ignore[index]

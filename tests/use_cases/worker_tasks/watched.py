@@ -31,6 +31,22 @@ def wait(payload: dict[str, Any], ctx: TaskContext) -> str:
     return "went"
 
 
+@task("watched.exhaust", timeout=LONG_SEC)
+def exhaust(payload: dict[str, Any], _ctx: TaskContext) -> None:
+    """Let this process have no more slots, and wait for the file ``go``."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "tidemill-slot":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    threading.Thread.start = refuse  # type: ignore[assignment,method-assign]
+    _trace(payload)
+    while not Path(payload["go"]).exists():
+        time.sleep(0.01)
+
+
 @task("watched.await", timeout=LONG_SEC)
 async def await_(payload: dict[str, Any], _ctx: TaskContext) -> str:
     """Wait for the file ``go`` without blocking."""

@@ -192,12 +192,18 @@ def _leave(report: Report, threads: Sequence[threading.Thread]) -> None:
         UnavailableError: The outcomes of some tasks could not be written.
     """
     unsure = f"MongoDB did not confirm the outcome of {report['unknown']} tasks" if report["unknown"] else ""
-    if report["leftovers"] or any(not one.daemon for one in threading.enumerate() if one not in threads):
+    if report.spent:
+        complain("this process has no threads left for functions: start another one")
+    if (
+        report.spent
+        or report["leftovers"]
+        or any(not one.daemon for one in threading.enumerate() if one not in threads)
+    ):
         if unsure:
             complain(unsure)
         with suppress(OSError, ValueError):
             sys.stderr.flush()
-        os._exit(1 if unsure else 0)
+        os._exit(1 if unsure or report.spent else 0)
     if unsure:
         raise UnavailableError(unsure)
 

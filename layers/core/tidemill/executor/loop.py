@@ -131,7 +131,6 @@ class Execution:
         )
         self._waiting = Waiting(runtime, order, life)
         self._next_claim = 0.0
-        self._is_spent = False
         self._leave_by = math.inf
         self._looked_for = 0
 
@@ -229,7 +228,7 @@ class Execution:
         return bool(claimed)
 
     def _may_claim(self) -> bool:
-        return self._life.may_claim() and not self._is_spent
+        return self._life.may_claim() and not self._report.spent
 
     def _room(self) -> int:
         """Return how many more tasks to claim: for what is free, and for what one claim lets end."""
@@ -275,7 +274,7 @@ class Execution:
             self._starting.postpone(isolated)
         if threadless:  # functions have used up what threads a process may have: another one can do better
             self._starting.give_back(threadless, shun_sec=self._life.shun_sec)
-            self._is_spent = True
+            self._report.spent = True
 
     def _flush(self, *, force: bool) -> None:
         if not (force or self._settler.is_due()):
@@ -309,8 +308,7 @@ class Execution:
                 self._caps.close(now=self._now())
         self._write_statistics(force=True)
         self._report.backlog = self._report.backlog and not self._may_claim()
-        # A process that is spent is to be ended like one with functions that will not stop.
-        self._report["leftovers"] += max(self._slots.leftovers(wait=self._patience()), self._is_spent)
+        self._report["leftovers"] += self._slots.leftovers(wait=self._patience())
 
     def _patience(self) -> float:
         """Return how long to wait for functions that were interrupted: coroutines clean up first."""

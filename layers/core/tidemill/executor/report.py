@@ -34,6 +34,7 @@ class Report(Counter[str]):
     Attributes:
         skipped: Why nothing was even looked for: ``seats`` (all taken), ``time`` (not enough of it left).
         backlog: It stopped for lack of time while there was work.
+        spent: Its process has no threads left, so that another one has to go on.
         not_started: Why the first of the functions that had nowhere to run did not start; ``None`` with none.
     """
 
@@ -41,6 +42,7 @@ class Report(Counter[str]):
         super().__init__()
         self.skipped = skipped
         self.backlog = False
+        self.spent = False
         self.not_started: str | None = None
 
     def settled(self, outcome: Outcome) -> None:
