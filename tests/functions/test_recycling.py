@@ -18,7 +18,9 @@ from tidemill.testing import Mongod
 
 RETURNED, ENDED, RAISED = 0, 1, 3
 FUNCTIONS = """
-import contextlib, io, logging, sys, threading, time
+import contextlib, io, logging, os, sys, threading, time
+from datetime import datetime
+from pymongo import MongoClient
 from tidemill import task
 from tidemill.errors import UnavailableError
 from tidemill.executor.loop import Execution
@@ -52,7 +54,10 @@ def uses_up_threads(payload):
         start(thread)
 
     threading.Thread.start = refuses
-    time.sleep(2)
+    with MongoClient(os.environ["MONGODB_URI"]) as client:  # only now, another task needs a slot
+        tasks = client[os.environ["MONGODB_DATABASE"]].tasks
+        tasks.update_many({"status": "pending"}, {"$set": {"due_at": datetime(2026, 7, 1), "next_retry_at": None}})
+    time.sleep(3)
 
 
 @task("breaks")
@@ -228,8 +233,8 @@ def test_a_process_ends_though_that_cannot_be_logged(container: Container, culpr
 def test_a_process_that_has_no_threads_left_is_ended_once_what_runs_has_ended(
     container: Container, db: Database[Any]
 ) -> None:
-    soon = datetime.now(UTC) + timedelta(milliseconds=500)
-    db.tasks.insert_one(document(soon, name="logs_no_more", due_at=soon, next_retry_at=soon))
+    later = datetime.now(UTC) + timedelta(hours=1)
+    db.tasks.insert_one(document(later, name="logs_no_more", due_at=later, next_retry_at=later))
 
     assert container.invoke("uses_up_threads").returncode == ENDED
     assert {one["name"]: (one["status"], one["attempts"]) for one in db.tasks.find()} == {
