@@ -1,4 +1,4 @@
-"""One task by its id: looked up and cancelled."""
+"""One task by its id: looked up, cancelled and hurried."""
 
 from __future__ import annotations
 
@@ -69,7 +69,47 @@ def test_what_has_ended_is_not_cancelled(tasks: Tasks, now: datetime, status: st
     assert stored(tasks, task_id) == before
 
 
+def test_a_task_that_waits_for_its_retry_is_due_now_and_otherwise_as_it_was(tasks: Tasks, now: datetime) -> None:
+    later = now + timedelta(hours=1)
+    waiting = document(now, lane="retry", priority=7, attempts=2, due_at=later, next_retry_at=later, crashes=1)
+    [task_id] = add(tasks, [waiting])
+    at = now + timedelta(seconds=5)
+
+    hurried = lookups.retry_now(tasks, task_id, now=at)
+
+    assert isinstance(hurried, Task)
+    assert hurried == lookups.get(tasks, task_id)
+    assert stored(tasks, task_id) == waiting | {"due_at": at, "next_retry_at": None, "updated_at": at}
+    assert [one.id for one in claim(tasks, at, lane="retry").tasks] == [task_id]
+
+
+def test_a_hurried_task_has_its_place_in_the_lane(tasks: Tasks, now: datetime) -> None:
+    later = now + timedelta(hours=1)
+    [delayed, high] = add(tasks, [document(now, due_at=later, priority=one) for one in (0, 1)])
+    [due] = add(tasks, [document(now)])
+
+    for one in (delayed, high):
+        lookups.retry_now(tasks, one, now=now + timedelta(seconds=1))
+
+    assert [one.id for one in claim(tasks, later).tasks] == [high, due, delayed]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"status": "processing"}, {"status": "done"}, {"status": "failed"}, {"status": "cancelled"}],
+    ids=lambda fields: fields.get("status", "due"),
+)
+def test_what_waits_for_no_time_is_not_hurried(tasks: Tasks, now: datetime, fields: dict[str, str]) -> None:
+    due_at = now + timedelta(hours=1) if fields else now
+    [task_id] = add(tasks, [document(now, due_at=due_at, **fields)])
+    before = stored(tasks, task_id)
+
+    assert lookups.retry_now(tasks, task_id, now=now) is None
+    assert stored(tasks, task_id) == before
+
+
 def test_an_unknown_id_is_nothing(tasks: Tasks, now: datetime) -> None:
     assert lookups.get(tasks, ObjectId()) is None
     assert lookups.cancel(tasks, ObjectId(), now=now) is None
+    assert lookups.retry_now(tasks, ObjectId(), now=now) is None
     assert tasks.count_documents({}) == 0

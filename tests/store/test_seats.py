@@ -15,7 +15,7 @@ from pymongo.database import Database
 
 from tests.commands import Commands
 from tests.conftest import T0
-from tidemill.control import Holder, Seats, hold, let_go
+from tidemill.control import Holder, Seats, hold, let_go, standing
 from tidemill.simulation.containers import SimulatedSeats
 from tidemill.testing import Mongod
 
@@ -223,6 +223,17 @@ def test_holds_of_other_names_take_no_seat(seats: Seats, db: Database[Any]) -> N
     hold(db, "retries:eu", holder("A"), held=0, wanted=9, limit=9, until=T0 + MINUTE, now=T0)
 
     assert [take(seats, name) for name in "AB"] == [True, True]
+
+
+def test_whoever_comes_leaves_a_trace_seated_or_not(seats: Seats, db: Database[Any]) -> None:
+    for second, name in enumerate("ABC"):
+        take(seats, name, now=T0 + timedelta(seconds=second))
+        found = standing(db, queue="default", lane="fresh", now=T0)
+        assert (found.came_at, found.seats) == (T0 + timedelta(seconds=second), 2)
+
+    leave(seats, "A")
+
+    assert standing(db, queue="default", lane="fresh", now=T0).came_at == T0 + timedelta(seconds=2)
 
 
 def test_each_operation_is_one_command(mongod: Mongod, db: Database[Any]) -> None:

@@ -9,6 +9,7 @@ from tidemill.errors import (
     Fail,
     InvalidRequestError,
     MissingIndexError,
+    NotDelayedError,
     Retry,
     SettingsError,
     Snooze,
@@ -18,6 +19,7 @@ from tidemill.errors import (
     UnavailableError,
     UnknownTaskError,
 )
+from tidemill.explaining import Explanation
 from tidemill.model import Attempt, Malformed, Task
 from tidemill.policies import Backoff, RetryPolicy
 from tidemill.registry import TaskContext, task
@@ -29,11 +31,13 @@ __all__ = [
     "Attempt",
     "Backoff",
     "DuplicateKeyError",
+    "Explanation",
     "Fail",
     "InvalidRequestError",
     "Malformed",
     "MissingIndexError",
     "NewTask",
+    "NotDelayedError",
     "Queue",
     "Retry",
     "RetryPolicy",

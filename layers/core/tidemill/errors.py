@@ -44,10 +44,12 @@ class DuplicateKeyError(TidemillError):
 
     Attributes:
         task_id: The task that holds the key; it was not touched.
+        problems: Of many tasks that were enqueued together, those whose key is taken, by their index.
     """
 
-    def __init__(self, task_id: TaskId) -> None:
+    def __init__(self, task_id: TaskId, *, problems: Sequence[Problem] = ()) -> None:
         self.task_id = task_id
+        self.problems = tuple(problems)
         super().__init__(f"the idempotency key belongs to task {task_id}, enqueued with another request")
 
 
@@ -57,6 +59,20 @@ class TaskNotFoundError(TidemillError):
     def __init__(self, task_id: TaskId) -> None:
         self.task_id = task_id
         super().__init__(f"there is no task {task_id}")
+
+
+class NotDelayedError(TidemillError):
+    """The task does not wait for a time, so there is nothing to hurry.
+
+    Attributes:
+        status: What it is instead: its status, or ``malformed``.
+    """
+
+    def __init__(self, task_id: TaskId, status: str) -> None:
+        self.task_id = task_id
+        self.status = status
+        state = "is due already" if status == "pending" else f"is {status}"
+        super().__init__(f"task {task_id} {state}: only a pending task that is not due yet can be hurried")
 
 
 class RegistrationError(TidemillError):

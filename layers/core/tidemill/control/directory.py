@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,10 +18,16 @@ CACHE_SEC: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Snapshot:
+class Known:
+    """What was declared when it was last read."""
+
     read_at: float
     types: Mapping[str, Mapping[str, Any]]
     queues: frozenset[str]
+
+    def is_open(self, name: str) -> bool:
+        """Tell whether the type *name* is open to HTTP."""
+        return bool(self.types.get(name, {}).get("http"))
 
 
 class Directory:
@@ -30,35 +36,34 @@ class Directory:
     def __init__(self, db: Database[Any], *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._db = forgiving(db)
         self._monotonic = monotonic
-        self._snapshot: _Snapshot | None = None
+        self._known: Known | None = None
 
     def has_types(self) -> bool:
         """Tell whether any executor has ever registered something."""
-        return bool(self._current().types)
+        return bool(self.known().types)
 
     def task_type(self, name: str, *, for_http: bool = False) -> Mapping[str, Any] | None:
         """Return what was declared of the type *name*, or ``None``.
 
         *for_http*: what is not known as open to HTTP is read once more, too.
         """
-
-        def is_known(known: _Snapshot) -> bool:
-            return name in known.types and (not for_http or bool(known.types[name].get("http")))
-
-        return self._current(until=is_known).types.get(name)
+        return self.known(names=[name], for_http=for_http).types.get(name)
 
     def is_declared(self, queue: str) -> bool:
         """Tell whether *queue* is a declared one."""
-        return queue == DEFAULT_QUEUE or queue in self._current(until=lambda known: queue in known.queues).queues
+        return queue in self.known(queues=[queue]).queues
 
-    def _current(self, until: Callable[[_Snapshot], bool] = lambda _: True) -> _Snapshot:
-        known = self._snapshot
-        if known is None or self._monotonic() - known.read_at > CACHE_SEC or not until(known):
-            known = self._snapshot = self._read()
-        return known
+    def known(self, *, names: Iterable[str] = (), queues: Iterable[str] = (), for_http: bool = False) -> Known:
+        """Return what is declared, read once more, but once for all, where one of *names* or *queues* is not there."""
+        known = self._known
+        if known is None or self._monotonic() - known.read_at > CACHE_SEC:
+            return self._read()
+        lacking = any(not (known.is_open(one) if for_http else one in known.types) for one in names)
+        return self._read() if lacking or not known.queues.issuperset(queues) else known
 
-    def _read(self) -> _Snapshot:
+    def _read(self) -> Known:
         with translated(TASK_TYPES):
             types, listed = by_name(self._db[TASK_TYPES]), by_name(self._db[QUEUES])
         declared = frozenset(name for name, queue in listed.items() if not queue.get("undeclared"))
-        return _Snapshot(read_at=self._monotonic(), types=types, queues=declared)
+        self._known = Known(read_at=self._monotonic(), types=types, queues=declared | {DEFAULT_QUEUE})
+        return self._known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -19,12 +20,13 @@ from tidemill.documents import QUEUES
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.policies import Adaptive, Budget, Pressure, QueueOptions
 from tidemill.requests import QUEUE_PATTERN
-from tidemill.store import gauges, majority, open_tasks, translated
+from tidemill.store import claims, gauges, majority, open_tasks, translated
 
 OPTIONS_SEC: Final = 5.0
 """A change of a queue's options holds for running executors after so many seconds at the latest."""
 
 _ABSENT: Final = object()
+_NO_NAME: Final = "use up to 63 letters, digits, _ . and -"
 _T = TypeVar("_T")
 
 
@@ -35,7 +37,7 @@ def declare_queue(db: Database[Any], name: str, *, now: datetime) -> None:
         InvalidRequestError: It is no name for a queue.
     """
     if not re.fullmatch(QUEUE_PATTERN, name):
-        raise InvalidRequestError([Problem("queue", "use up to 63 letters, digits, _ . and -")])
+        raise InvalidRequestError([Problem("queue", _NO_NAME)])
     with translated(QUEUES):
         majority(db)[QUEUES].update_one(
             {"_id": name}, {"$setOnInsert": {"declared_at": now}, "$unset": {"undeclared": ""}}, upsert=True
@@ -81,7 +83,7 @@ def change_queue(
         return
     is_declared = name == DEFAULT_QUEUE
     if not is_declared and not _holds_tasks(db, name):
-        raise InvalidRequestError([Problem("queue", f"is not declared: run `tidemill declare {name}` once")])
+        raise InvalidRequestError([Problem("queue", _not_declared(db, name))])
     on_insert = {} if is_declared else {"undeclared": True}
     with translated(QUEUES):
         collection.update_one({"_id": name}, update | {"$setOnInsert": on_insert}, upsert=True)
@@ -90,6 +92,15 @@ def change_queue(
 def _fields(options: QueueOptions) -> dict[str, Any]:
     fields = asdict(options)
     return fields | {f"pressure.{kind}": chosen for kind, chosen in fields.pop("pressure").items()}
+
+
+def _not_declared(db: Database[Any], name: str) -> str:
+    if not re.fullmatch(QUEUE_PATTERN, name):
+        return _NO_NAME
+    holding = [queue for queue in claims.queues(open_tasks(db)) if isinstance(queue, str)]
+    close = difflib.get_close_matches(name, {DEFAULT_QUEUE, *listed_queues(db), *holding}, n=1)
+    guess = f", did you mean {close[0]}? If not," if close else ":"
+    return f"is not declared{guess} run `tidemill ops queue declare {name}` once"
 
 
 def _holds_tasks(db: Database[Any], name: str) -> bool:

@@ -39,8 +39,9 @@ class Seats:
         """Take a seat that ends at *until*; false, and a knock, where all are taken."""
         stages = change(holder, held=0, wanted=1, limit=self._limit, until=until, now=now)
         is_seated = {"$in": [{"$literal": holder.execution}, "$holds.execution"]}
-        knock = {"$set": {"knocked_at": {"$cond": [is_seated, "$knocked_at", now]}}}
-        return held_by(holder, after=changed(self._db, NAME, [*stages, knock])) > 0
+        knock = {"knocked_at": {"$cond": [is_seated, "$knocked_at", now]}}
+        trace = {"came_at": now, "limit": self._limit}  # for people who ask why a task is not running
+        return held_by(holder, after=changed(self._db, NAME, [*stages, {"$set": knock | trace}])) > 0
 
     def leave(self, holder: Holder, *, now: datetime) -> bool:
         """Give the seat back; true where somebody has knocked since the last one left, who is now to be let in."""

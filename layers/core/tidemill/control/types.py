@@ -36,6 +36,13 @@ def declare_types(db: Database[Any], types: Iterable[TaskType], *, release: str,
     return len(changed)
 
 
+def type_names(db: Database[Any]) -> frozenset[str]:
+    """Return the names that executors have registered, as they are now."""
+    with translated(TASK_TYPES):
+        found = forgiving(db)[TASK_TYPES].find({}, {"_id": 1}, hint="_id_")
+        return frozenset(one["_id"] for one in found if isinstance(one["_id"], str))
+
+
 def policy_of(task: Task, directory: Directory, *, deployment: RetryPolicy) -> RetryPolicy:
     """Return how *task* is retried, by what its executor declared; no task code is imported."""
     declared = directory.task_type(task.name) or {}

@@ -19,6 +19,7 @@ from tidemill.executor.judge import Judge
 from tidemill.executor.leases import Leases
 from tidemill.executor.life import Invocation, Life, Worker
 from tidemill.executor.pace import Pace
+from tidemill.executor.presence import Present
 from tidemill.executor.recruiting import Recruiter
 from tidemill.executor.report import Report
 from tidemill.executor.retry_caps import RetryCaps
@@ -129,6 +130,9 @@ class Execution:
             report=self._report,
             monotonic=runtime.monotonic,
         )
+        self._present = Present(
+            runtime.tasks.database, order, life=life, clock=runtime.clock, monotonic=runtime.monotonic
+        )
         self._waiting = Waiting(runtime, order, life)
         self._next_claim = 0.0
         self._leave_by = math.inf
@@ -168,6 +172,7 @@ class Execution:
                 self._starting.cancel(self._cancellations.look(running))
             if self._leases.extend(running):
                 self._recover()
+            self._present.say()
             self._recruit()
         self._note()
         return True
@@ -288,6 +293,7 @@ class Execution:
         self._held.drop(over)
         self._tally.settled(verdict.settled, now=now)
         for settlement in verdict.settled:
+            self._runtime.observe(settlement)
             outcome, task = settlement.outcome, settlement.task
             if isinstance(outcome, Retried) and isinstance(task, Task):
                 self._claimer.put_back(task, due_at=outcome.next_retry_at, lane="retry")
@@ -306,6 +312,7 @@ class Execution:
         with self._within():
             if self._giving_back.release_unseen(self._claimer.unseen_tokens, started=self._held.ids):
                 self._caps.close(now=self._now())
+            self._present.leave()
         self._write_statistics(force=True)
         self._report.backlog = self._report.backlog and not self._may_claim()
         self._report["leftovers"] += self._slots.leftovers(wait=self._patience())

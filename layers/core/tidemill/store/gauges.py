@@ -35,6 +35,17 @@ def pending(tasks: Tasks, queue: str, *, lanes: Lanes = LANES, limit: int = MANY
     return _count(tasks, _pending(queue, lanes), limit=limit)
 
 
+def ahead_of(tasks: Tasks, task: Task, *, now: datetime, limit: int = MANY) -> int:
+    """Return how many due tasks of its queue and lane are claimed before *task*, at most *limit* + 1."""
+    lane = _pending(task.queue, (task.lane,))
+    before: list[dict[str, Any]] = [
+        {"priority": {"$gt": task.priority}, "due_at": {"$lte": now}},
+        {"priority": task.priority, "due_at": {"$lt": min(task.due_at, now)}},
+        {"priority": task.priority, "due_at": task.due_at, "_id": {"$lt": task.id}},
+    ]
+    return _count(tasks, {"$or": [lane | one for one in before]}, limit=limit)
+
+
 def oldest_due(tasks: Tasks, queue: str, *, now: datetime) -> datetime | None:
     """Return since when the longest waiting task is due, or ``None`` where none is.
 

@@ -8,7 +8,7 @@ from typing import Any
 from pymongo import ReturnDocument
 
 from tidemill import indexes
-from tidemill.documents import decode, read
+from tidemill.documents import decode, read, schedule
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.store.collections import Tasks, translated
 
@@ -30,6 +30,18 @@ def cancel(tasks: Tasks, task_id: TaskId, *, now: datetime, force: bool = False)
     stops = True if force else {"$eq": ["$status", "pending"]}
     with translated():
         raw = tasks.find_one_and_update(where, [_stopped(stops, now=now)], return_document=ReturnDocument.AFTER)
+    return None if raw is None else read(raw)
+
+
+def retry_now(tasks: Tasks, task_id: TaskId, *, now: datetime) -> Task | Malformed | None:
+    """Make a pending task that is not due yet due now, and return it as it then is.
+
+    Nothing else of it changes. ``None``: no such task waits for a time.
+    """
+    where = {"_id": {"$eq": task_id}, "status": "pending", "due_at": {"$gt": now}}
+    change = {"$set": {**schedule(None, now=now), "updated_at": now}}
+    with translated():
+        raw = tasks.find_one_and_update(where, change, return_document=ReturnDocument.AFTER)
     return None if raw is None else read(raw)
 
 

@@ -1,0 +1,71 @@
+"""Facts in, reasons out: why a task is not running, or what it does instead. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidemill.explaining.obstacles import obstacles
+from tidemill.explaining.values import Facts, Reason
+from tidemill.explaining.words import last_error, short, when
+from tidemill.model import Malformed, Task
+
+NEXT: Final = Reason(code="next", message="It is due and nothing stands in its way: the next claim takes it.")
+RECLAIM: Final = "reclaim, which runs every minute,"
+
+
+def reasons(facts: Facts) -> tuple[Reason, ...]:
+    """Return everything that keeps the task of *facts* from running, or what it does instead; what decides is first."""
+    task = facts.task
+    if isinstance(task, Malformed):
+        return (Reason(code="malformed", message=_malformed(task, facts)),)
+    if facts.is_dead_letter or task.status not in {"pending", "processing"}:
+        return (Reason(code="ended", message=_ended(task, facts)),)
+    if task.status == "processing":
+        return _processing(task, facts)
+    return obstacles(task, facts) or (NEXT,)
+
+
+def _malformed(task: Malformed, facts: Facts) -> str:
+    lease = task.lease
+    if facts.is_dead_letter:
+        then = "It is a dead letter."
+    elif task.problem.startswith("status"):
+        then = "Nobody looks at it as it is: correct its status."
+    elif lease is not None:
+        then = f"{short(lease.owner)} holds it until {when(lease.expires_at, facts)}; then it fails."
+    else:
+        then = f"If it is pending, {RECLAIM} completes it where its meaning is plain, and otherwise makes it fail."
+    return f"No executor can run it: {short(task.problem)}. {then}"
+
+
+def _ended(task: Task, facts: Facts) -> str:
+    at = "" if task.finished_at is None else f" at {when(task.finished_at, facts)}"
+    why = f"{short(task.reason or 'for no reason that is known')}{last_error(task)}"
+    if facts.is_dead_letter:
+        return f"It failed{at}, {why}, and is a dead letter: a redrive runs it again."
+    if task.status == "failed":
+        return f"It failed{at}, {why}, and becomes a dead letter with the next archive, which runs every 5 minutes."
+    return f"It has ended{at}: {task.status}."
+
+
+def _processing(task: Task, facts: Facts) -> tuple[Reason, ...]:
+    lease = task.lease
+    is_held = lease is not None and lease.expires_at > facts.now
+    held = Reason(code="running" if is_held else "lease_over", message=_held(task, facts))
+    return (held,) if task.cancel_requested_at is None else (held, _asked_to_stop(task, facts))
+
+
+def _held(task: Task, facts: Facts) -> str:
+    since, lease = when(task.updated_at, facts), task.lease
+    if lease is None:
+        return f"It was claimed at {since} and its lease makes no sense: {RECLAIM} takes it back."
+    owner, until = short(lease.owner), when(lease.expires_at, facts)
+    if lease.expires_at > facts.now:
+        return f"It runs: {owner} claimed it at {since}, under a lease until {until}."
+    return f"{owner} claimed it at {since} and its lease ended at {until}: {RECLAIM} takes it back."
+
+
+def _asked_to_stop(task: Task, facts: Facts) -> Reason:
+    at = when(task.cancel_requested_at or facts.now, facts)
+    message = f"It was asked to stop at {at}: it ends as cancelled unless it succeeds; force ends it now."
+    return Reason(code="cancel_asked", message=message)

@@ -1,0 +1,360 @@
+"""Why a task is not running: facts in, reasons out, what decides first."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+from tests.conftest import T0
+from tests.unit.make import a_claimed_task, a_task
+from tidemill.control import Held, Standing
+from tidemill.explaining import Explanation, Reason
+from tidemill.explaining.reasons import NEXT, reasons
+from tidemill.explaining.values import Facts
+from tidemill.model import Lease, Malformed
+from tidemill.policies import QueueOptions
+from tidemill.store.gauges import MANY
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+
+A = Held(owner="A", n=1, until=T0 + MINUTE)
+B = Held(owner="B", n=2, until=T0 + 2 * MINUTE)
+AT_WORK = Standing(seated=(A,), seats=5, came_at=T0 - MINUTE)
+CAPPED = QueueOptions(max_in_flight_retries=3)
+FAILURE = {"message": "secret", "code": "TimeoutError", "at": T0}
+
+
+def facts(fields: dict[str, Any] | None = None, /, *, standing: Standing = AT_WORK, **around: Any) -> Facts:
+    """Of a task that is due, but for its *fields*, while an executor is at work."""
+    return Facts(task=a_task(**fields or {}), now=T0, standing=standing, **around)
+
+
+def codes(known: Facts) -> list[str]:
+    return [one.code for one in reasons(known)]
+
+
+def only(known: Facts) -> Reason:
+    [reason] = reasons(known)
+    return reason
+
+
+# Pending
+
+
+def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
+    assert reasons(facts()) == (NEXT,)
+
+
+@pytest.mark.parametrize(
+    ("known", "code", "message"),
+    [
+        (
+            facts({"due_at": T0 + timedelta(seconds=303)}),
+            "not_due",
+            "It is not due until 2031-07-01 09:05:03 UTC (in 5m 3s); retry now makes it due at once.",
+        ),
+        (
+            facts({"due_at": T0 + HOUR, "lane": "retry", "attempts": 2, "error": FAILURE}),
+            "not_due",
+            (
+                "Its last attempt failed (TimeoutError); it is not due until 2031-07-01 10:00:00 UTC (in 1h); "
+                "retry now makes it due at once."
+            ),
+        ),
+        (
+            facts({"due_at": T0 + HOUR, "expires_at": T0 + MINUTE}),
+            "not_due",
+            (
+                "It is not due until 2031-07-01 10:00:00 UTC (in 1h); retry now makes it due at once. But it "
+                "has to start before 2031-07-01 09:01:00 UTC (in 1m), or it fails."
+            ),
+        ),
+        (
+            facts({"expires_at": T0 - SECOND}),
+            "expired",
+            "It had to start before 2031-07-01 08:59:59 UTC (1s ago): the next claim or reclaim makes it fail.",
+        ),
+        (
+            facts({"cancel_requested_at": T0 - SECOND}),
+            "cancel_asked",
+            "It was cancelled at 2031-07-01 08:59:59 UTC (1s ago): the next claim ends it.",
+        ),
+        (
+            facts({"queue": "eu"}, options=QueueOptions(paused=True)),
+            "paused",
+            "Queue eu is paused: nothing of it starts until it is resumed.",
+        ),
+        (
+            facts({"name": "gone", "created_at": T0 - MINUTE}, is_known=False),
+            "unknown_task",
+            (
+                "No executor has registered a function gone: it waits with back-off until 2031-07-01 09:09:00 "
+                "UTC (in 9m), then it becomes a dead letter. Deploy one that has it."
+            ),
+        ),
+        (
+            facts({"name": "gone", "created_at": T0 - HOUR}, is_known=False),
+            "unknown_task",
+            (
+                "No executor has registered a function gone: the next claim makes it fail, and it becomes a "
+                "dead letter. Deploy one that has it."
+            ),
+        ),
+        (
+            facts({"lane": "retry"}, options=CAPPED, standing=Standing(seated=(A,), retries=(A, B))),
+            "retry_cap",
+            (
+                "Queue default has as many retries in flight as it allows, 3: 1 by A until 2031-07-01 09:01:00 "
+                "UTC (in 1m), 2 by B until 2031-07-01 09:02:00 UTC (in 2m). It has to wait for one of them to "
+                "end; max_in_flight_retries sets how many."
+            ),
+        ),
+        (
+            facts(standing=Standing()),
+            "no_tick",
+            (
+                "No executor is at work, and no invocation has ever come. A tick starts one every minute "
+                "unless ExecuteSchedule says otherwise: see whether the schedule is enabled and what the "
+                "function execute logs, or start `tidemill work`."
+            ),
+        ),
+        (
+            facts(standing=Standing(came_at=T0 - 2 * HOUR)),
+            "no_tick",
+            (
+                "No executor is at work, and none has come since 2031-07-01 07:00:00 UTC (2h ago). A tick "
+                "starts one every minute unless ExecuteSchedule says otherwise: see whether the schedule is "
+                "enabled and what the function execute logs, or start `tidemill work`."
+            ),
+        ),
+        (
+            facts(standing=Standing(came_at=T0 - 30 * SECOND)),
+            "no_executor",
+            (
+                "No executor is at work now: the last one came at 2031-07-01 08:59:30 UTC (30s ago), and the "
+                "next tick starts one."
+            ),
+        ),
+        (
+            facts(standing=Standing(seated=(A,), seats=1, came_at=T0)),
+            "seats",
+            (
+                "Executors are at work on all 1 seats: 1 by A until 2031-07-01 09:01:00 UTC (in 1m). It has to "
+                "wait until one of them comes to it; MAX_EXECUTORS sets how many there are."
+            ),
+        ),
+        (
+            facts({"due_at": T0 - MINUTE, "priority": 3}, ahead=7),
+            "behind",
+            (
+                "It is behind 7 other due tasks of queue default and lane fresh: a higher priority than its 3 "
+                "goes first, then who was due before 2031-07-01 08:59:00 UTC (1m ago)."
+            ),
+        ),
+    ],
+)
+def test_what_stands_in_the_way_is_said_in_a_sentence(known: Facts, code: str, message: str) -> None:
+    assert reasons(known) == (Reason(code=code, message=message),)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "words"),
+    [(1, "1 other due task "), (MANY, f"{MANY} other due tasks"), (MANY + 1, f"{MANY}+ other due tasks")],
+)
+def test_counts_end_in_a_plus_where_counting_stopped(ahead: int, words: str) -> None:
+    assert words in only(facts(ahead=ahead)).message
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        facts({"expires_at": T0 + SECOND}),
+        facts({"expires_at": T0 - SECOND, "attempts": 1}),
+        facts({"expires_at": T0 - SECOND, "crashes": 1}),
+        facts({"lane": "fresh"}, options=CAPPED, standing=Standing(seated=(A,), retries=(A, B))),
+        facts({"lane": "retry"}, options=CAPPED, standing=Standing(seated=(A,), retries=(B,))),
+        facts({"lane": "retry"}, standing=Standing(seated=(A,), retries=(A, B))),
+        facts(standing=Standing(workers=("W",))),
+        facts(standing=Standing(workers=("W",), seated=(A,), seats=1)),
+        facts(standing=Standing(seated=(A,), seats=2)),
+        facts(standing=Standing(seated=(A,), came_at=T0 - HOUR)),
+    ],
+)
+def test_what_does_not_hold_is_not_said(known: Facts) -> None:
+    assert codes(known) == ["next"]
+
+
+def test_before_any_executor_has_come_no_function_is_unknown() -> None:
+    assert codes(facts(standing=Standing(), is_known=False, is_any_known=False)) == ["no_tick"]
+    assert codes(facts(standing=Standing(workers=("W",)), is_known=False, is_any_known=False)) == ["unknown_task"]
+
+
+def test_all_that_holds_is_said_and_what_decides_is_first() -> None:
+    everything = facts(
+        {"lane": "retry", "expires_at": T0 - HOUR, "cancel_requested_at": T0},
+        options=QueueOptions(paused=True, max_in_flight_retries=1),
+        standing=Standing(came_at=T0 - HOUR, seats=0, retries=(B,)),
+        is_known=False,
+        ahead=3,
+    )
+
+    assert codes(everything) == [
+        "expired", "cancel_asked", "paused", "unknown_task", "retry_cap", "no_tick", "seats", "behind"
+    ]  # fmt: skip
+
+
+def test_before_it_is_due_nobody_is_in_its_way() -> None:
+    crowded = Standing(seated=(A,), seats=1, came_at=T0)
+
+    assert codes(facts({"due_at": T0 + SECOND}, standing=crowded, ahead=9)) == ["not_due"]
+    assert codes(facts({"due_at": T0 + SECOND}, standing=Standing(), options=QueueOptions(paused=True))) == [
+        "not_due", "paused", "no_tick"
+    ]  # fmt: skip
+
+
+def test_only_so_many_holders_are_named() -> None:
+    held = Standing(seated=tuple(Held(owner=f"E{n}", n=1, until=T0 + MINUTE) for n in range(8)), seats=8)
+
+    assert ", 1 by E4 until 2031-07-01 09:01:00 UTC (in 1m), 3 more." in only(facts(standing=held)).message
+
+
+def test_words_that_anybody_wrote_are_cut() -> None:
+    known = facts({"name": "n" * 10_000, "queue": "q" * 10_000}, is_known=False, options=QueueOptions(paused=True))
+
+    assert all(len(one.message) < 500 for one in reasons(known))
+
+
+# Processing and ended
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "message"),
+    [
+        (
+            {},
+            "running",
+            (
+                "It runs: A claimed it at 2031-07-01 08:59:50 UTC (10s ago), under a lease until 2031-07-01 "
+                "09:01:00 UTC (in 1m)."
+            ),
+        ),
+        (
+            {"lease": {"token": "t", "owner": "A", "expires_at": T0}},
+            "lease_over",
+            (
+                "A claimed it at 2031-07-01 08:59:50 UTC (10s ago) and its lease ended at 2031-07-01 09:00:00 "
+                "UTC (0s ago): reclaim, which runs every minute, takes it back."
+            ),
+        ),
+        (
+            {"lease": {"owner": 7}},
+            "lease_over",
+            (
+                "It was claimed at 2031-07-01 08:59:50 UTC (10s ago) and its lease makes no sense: reclaim, "
+                "which runs every minute, takes it back."
+            ),
+        ),
+    ],
+)
+def test_one_that_is_held_says_by_whom(fields: dict[str, Any], code: str, message: str) -> None:
+    task = a_claimed_task(updated_at=T0 - 10 * SECOND, **fields)
+
+    assert reasons(Facts(task=task, now=T0)) == (Reason(code=code, message=message),)
+
+
+def test_one_that_was_asked_to_stop_says_so() -> None:
+    running, asked = reasons(Facts(task=a_claimed_task(cancel_requested_at=T0 - SECOND), now=T0))
+
+    assert (running.code, asked.code) == ("running", "cancel_asked")
+    assert asked.message == (
+        "It was asked to stop at 2031-07-01 08:59:59 UTC (1s ago): it ends as cancelled unless it succeeds; "
+        "force ends it now."
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_dead_letter", "message"),
+    [
+        ({"status": "done"}, False, "It has ended at 2031-07-01 08:00:00 UTC (1h ago): done."),
+        ({"status": "cancelled"}, False, "It has ended at 2031-07-01 08:00:00 UTC (1h ago): cancelled."),
+        ({"status": "cancelled", "finished_at": None}, False, "It has ended: cancelled."),
+        (
+            {"status": "failed", "reason": "exhausted", "error": FAILURE},
+            False,
+            (
+                "It failed at 2031-07-01 08:00:00 UTC (1h ago), exhausted (TimeoutError), and becomes a dead "
+                "letter with the next archive, which runs every 5 minutes."
+            ),
+        ),
+        (
+            {"status": "failed", "reason": "exhausted", "error": FAILURE},
+            True,
+            (
+                "It failed at 2031-07-01 08:00:00 UTC (1h ago), exhausted (TimeoutError), and is a dead "
+                "letter: a redrive runs it again."
+            ),
+        ),
+        (
+            {"status": "failed"},
+            True,
+            (
+                "It failed at 2031-07-01 08:00:00 UTC (1h ago), for no reason that is known, and is a dead "
+                "letter: a redrive runs it again."
+            ),
+        ),
+    ],
+)
+def test_what_has_ended_says_how(fields: dict[str, Any], is_dead_letter: bool, message: str) -> None:  # noqa: FBT001
+    task = a_task(**{"finished_at": T0 - HOUR} | fields)
+
+    found = only(Facts(task=task, now=T0, is_dead_letter=is_dead_letter))
+
+    assert found == Reason(code="ended", message=message)
+
+
+# Malformed
+
+
+@pytest.mark.parametrize(
+    ("problem", "lease", "is_dead_letter", "ending"),
+    [
+        ("due_at is missing", None, False, "and otherwise makes it fail."),
+        ("due_at is missing", Lease(token="t", owner="A", expires_at=T0), False, "(0s ago); then it fails."),
+        ("due_at is missing", None, True, "It is a dead letter."),
+        ("status is not what it has to be", None, False, "correct its status."),
+    ],
+)
+def test_a_malformed_document_says_what_is_wrong_with_it(
+    problem: str,
+    lease: Lease | None,
+    is_dead_letter: bool,  # noqa: FBT001
+    ending: str,
+) -> None:
+    malformed = Malformed(id=1, problem=problem, lease=lease)
+
+    found = only(Facts(task=malformed, now=T0, is_dead_letter=is_dead_letter))
+
+    assert found.code == "malformed"
+    assert found.message.startswith(f"No executor can run it: {problem}. ")
+    assert found.message.endswith(ending)
+
+
+# Documents
+
+
+@pytest.mark.parametrize("task_id", [ObjectId("0" * 24), "text", 7, {"a": 1}])
+def test_an_explanation_is_a_document_of_plain_types(task_id: object) -> None:
+    explanation = Explanation(task_id=task_id, status="pending", is_dead_letter=False, reasons=reasons(facts()))
+
+    assert json.loads(json.dumps(explanation.document())) == {
+        "task_id": str(task_id),
+        "status": "pending",
+        "is_dead_letter": False,
+        "reasons": [{"code": "next", "message": NEXT.message}],
+    }
