@@ -231,7 +231,7 @@ def test_of_many_all_are_validated_before_the_first_is_stored(queue: Queue, db: 
     good = {"name": "send", "payload": {}}
 
     with pytest.raises(InvalidRequestError) as refused:
-        queue.enqueue_many([good, good | {"priority": "x"}, good | {"idempotency_key": "k"}, {"payload": {}}, good])
+        queue.enqueue_many([good, good | {"priority": "x"}, good | {"idempotency_key": " k"}, {"payload": {}}, good])
 
     assert fields(refused) == ["1.priority", "2.idempotency_key", "3.name"]
     assert db.tasks.count_documents({}) == 0

@@ -18,7 +18,7 @@ from tidemill.store import Tasks, intake
 @pytest.mark.parametrize("how", [{"closeConnection": True}, {"errorCode": 10107}])
 def test_an_insert_that_fails_once_is_one_task(tasks: Tasks, mine: Tasks, now: datetime, how: dict[str, Any]) -> None:
     with failing(mine, "insert", **how):
-        intake.add(mine, [document(now)])
+        intake.add(mine, document(now))
 
     assert tasks.count_documents({}) == 1
 
@@ -30,14 +30,14 @@ def test_an_insert_whose_confirmation_is_lost_is_an_error_and_a_repeat_of_it_one
     unconfirmed = {"code": 64, "errmsg": "waiting for replication timed out"}
 
     with failing(mine, "insert", writeConcernError=unconfirmed), pytest.raises(UnavailableError):
-        intake.add(mine, [wanted])
+        intake.add(mine, wanted)
 
     assert tasks.count_documents({}) == 1
 
 
 def test_an_insert_that_keeps_failing_is_unavailable(tasks: Tasks, mine: Tasks, now: datetime) -> None:
     with failing(mine, "insert", times=10, closeConnection=True), pytest.raises(UnavailableError):
-        intake.add(mine, [document(now)])
+        intake.add(mine, document(now))
 
     assert tasks.count_documents({}) == 0
 

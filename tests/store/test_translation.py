@@ -23,7 +23,7 @@ def test_what_the_database_refuses_is_told_without_what_was_to_be_written(
     wanted = document(now, payload={"password": "s3cret"}, idempotency_key="order-s3cret")
 
     with pytest.raises(RefusedError) as plain:
-        intake.add(tasks, [wanted])
+        intake.add(tasks, wanted)
     with pytest.raises(RefusedError) as keyed:
         intake.add_once(tasks, wanted)
 

@@ -6,20 +6,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from bson import ObjectId
 from pymongo.client_session import ClientSession
 from pymongo.database import Database
 
+from tidemill import enqueueing
 from tidemill.clock import Clock, ServerClock
 from tidemill.control import Directory
 from tidemill.dead_letters import latest
-from tidemill.documents import DEAD_LETTERS, backoff_document, schedule
-from tidemill.errors import DuplicateKeyError, InvalidRequestError, Problem, TaskNotFoundError, UnknownTaskError
+from tidemill.documents import DEAD_LETTERS
+from tidemill.enqueueing import Accepted
+from tidemill.errors import (
+    InvalidRequestError,
+    NotDelayedError,
+    Problem,
+    TaskNotFoundError,
+    UnknownTaskError,
+)
+from tidemill.explaining import Explanation, explain
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.policies import RetryPolicy
-from tidemill.requests import MAX_PROBLEMS, NewTask, new_task
+from tidemill.requests import MAX_PROBLEMS, NewTask, Occurrence, new_task, new_tasks
 from tidemill.retry import PRESET_EXPECTED
-from tidemill.store import intake, lookups, open_tasks
+from tidemill.store import lookups, open_tasks
 
 
 class Queue:
@@ -98,30 +106,23 @@ class Queue:
             timeout_sec=_seconds(timeout, field="timeout"),
             idempotency_key=idempotency_key,
         )
-        task_id, _ = self.accept(request, session=session)
-        return task_id
+        return self.accept(request, session=session).id
 
     def enqueue_many(
         self, requests: Iterable[NewTask | Mapping[str, Any]], *, session: ClientSession | None = None
     ) -> list[TaskId]:
         """Store many tasks, in order, and return their ids. All are validated before the first is stored.
 
-        Each is a `NewTask` or a mapping of its fields, without an idempotency key. Without *session* a failure
-        half-way leaves the first of them stored; with one, the transaction decides.
+        Each is a `NewTask` or a mapping of its fields, with an ``idempotency_key`` where it is to have one. A thousand
+        at a time are stored in one transaction: all of them or none. On a standalone server, which has none, an
+        error half-way leaves the first of them stored. With *session* the caller's transaction decides.
 
         Raises:
             InvalidRequestError: Naming the index of each task that is not allowed; nothing was stored.
-            UnavailableError: MongoDB did not confirm; some may be stored.
+            DuplicateKeyError: Keys were used with other requests; its problems name the index of each.
+            UnavailableError: MongoDB did not confirm; with keys, a repeat is safe.
         """
-        wanted = _all_valid(requests)
-        for index, request in enumerate(wanted):
-            self._refuse_unknown(request.name, field=f"{index}.name")
-        now = self._clock.now()
-        _refuse_expired(wanted, now=now)
-        documents = [_document(request, now=now) for request in wanted]
-        if documents:
-            intake.add(self._tasks, documents, session=session)
-        return [document["_id"] for document in documents]
+        return [one.id for one in self.accept_many(new_tasks(requests), session=session)]
 
     def accept(
         self,
@@ -129,23 +130,36 @@ class Queue:
         *,
         trace: Mapping[str, str] | None = None,
         session: ClientSession | None = None,
-    ) -> tuple[TaskId, bool]:
-        """Store a validated request; return the id of its task and whether it is a new one.
+    ) -> Accepted:
+        """Store a validated request, as `enqueue` does.
 
         *trace* is stored with the task: ``source`` (who enqueued it), ``correlation_id``, ``traceparent``.
-        The errors are those of `enqueue`.
         """
-        self._refuse_unknown(request.name, field="name")
-        now = self._clock.now()
-        _refuse_expired([request], now=now)
-        document = _document(request, now=now, trace=trace)
-        if request.idempotency_key is None:
-            intake.add(self._tasks, [document], session=session)
-            return document["_id"], True
-        stored = intake.add_once(self._tasks, document, session=session)
-        if stored["_id"] != document["_id"] and stored.get("request_hash") != document["request_hash"]:
-            raise DuplicateKeyError(stored["_id"])
-        return stored["_id"], stored["_id"] == document["_id"]
+        self._refuse_unknown([request])
+        return enqueueing.accept(self._tasks, request, now=self._clock.now(), trace=trace, session=session)
+
+    def accept_many(
+        self,
+        requests: Sequence[NewTask],
+        *,
+        trace: Mapping[str, str] | None = None,
+        session: ClientSession | None = None,
+    ) -> list[Accepted]:
+        """Store validated requests, as `enqueue_many` does."""
+        self._refuse_unknown(requests, are_many=True)
+        return enqueueing.accept_many(self._tasks, requests, now=self._clock.now(), trace=trace, session=session)
+
+    def accept_occurrence(
+        self, occurrence: Occurrence, requests: Sequence[NewTask], *, trace: Mapping[str, str] | None = None
+    ) -> list[Accepted]:
+        """Store the tasks of an occurrence of a schedule, once however often that is delivered.
+
+        Raises:
+            InvalidRequestError: Naming the index of each task that is not allowed; nothing was stored.
+            UnavailableError: MongoDB did not confirm; a repeat is safe.
+        """
+        self._refuse_unknown(requests, are_many=True)
+        return enqueueing.accept_occurrence(self._tasks, occurrence, requests, now=self._clock.now(), trace=trace)
 
     def get(self, task_id: TaskId) -> Task | Malformed:
         """Return a task as it is now, also from among the dead letters.
@@ -172,39 +186,41 @@ class Queue:
         cancelled = lookups.cancel(self._tasks, task_id, now=self._clock.now(), force=force)
         return cancelled or self.get(task_id)
 
-    def _refuse_unknown(self, name: str, *, field: str) -> None:
-        if self._directory.has_types() and self._directory.task_type(name) is None:
-            raise UnknownTaskError([Problem(field, f"no executor has registered a task function {name!r}")])
+    def retry_now(self, task_id: TaskId) -> Task | Malformed:
+        """Make a task due now that waits for its first run or for a retry, and return it as it then is.
 
+        It keeps its place among those of its priority and lane that are due; attempts are not touched.
 
-def _document(request: NewTask, *, now: datetime, trace: Mapping[str, str] | None = None) -> dict[str, Any]:
-    key = request.idempotency_key
-    keyed = {} if key is None else {"idempotency_key": key, "request_hash": request.hash()}
-    return {
-        "_id": ObjectId(),
-        "name": request.name,
-        "queue": request.queue,
-        "payload": request.payload,
-        "status": "pending",
-        "lane": "fresh",
-        "priority": request.priority,
-        **schedule(request.starts_at(now), now=now),
-        "attempts": 0,
-        "max_retries": request.retries(),
-        "backoff_policy": None if request.retry is None else backoff_document(request.retry.backoff()),
-        "timeout_sec": request.timeout_sec,
-        "expires_at": request.expires_at,
-        "created_at": now,
-        "updated_at": now,
-        "finished_at": None,
-        "error": None,
-        "attempt_log": [],
-        "crashes": 0,
-        "redrives": 0,
-        "result": None,
-        **keyed,
-        "trace": dict(trace or {}),
-    }
+        Raises:
+            NotDelayedError: It does not wait for a time: it is due already, runs, or has ended.
+            TaskNotFoundError: There is no such task.
+        """
+        hurried = lookups.retry_now(self._tasks, task_id, now=self._clock.now())
+        if hurried is not None:
+            return hurried
+        task = self.get(task_id)
+        raise NotDelayedError(task_id, "malformed" if isinstance(task, Malformed) else task.status)
+
+    def explain(self, task_id: TaskId) -> Explanation:
+        """Return why a task is not running, or what it does instead.
+
+        Raises:
+            TaskNotFoundError: There is no such task, neither alive nor among the dead letters.
+        """
+        explanation = explain(self._tasks, self._dead, task_id, now=self._clock.now())
+        if explanation is None:
+            raise TaskNotFoundError(task_id)
+        return explanation
+
+    def _refuse_unknown(self, requests: Sequence[NewTask], *, are_many: bool = False) -> None:
+        types = self._directory.known(names={one.name for one in requests}).types
+        problems = [
+            Problem(f"{index}.name" if are_many else "name", f"no executor has registered a task function {one.name!r}")
+            for index, one in enumerate(requests)
+            if types and one.name not in types
+        ]
+        if problems:
+            raise UnknownTaskError(problems[:MAX_PROBLEMS])
 
 
 def _seconds(span: object, *, field: str) -> float | None:
@@ -213,37 +229,7 @@ def _seconds(span: object, *, field: str) -> float | None:
     return None if span is None else span.total_seconds()
 
 
-def _refuse_expired(requests: Sequence[NewTask], *, now: datetime) -> None:
-    problems = [
-        Problem(f"{index}.expires_at" if len(requests) > 1 else "expires_at", "must be later than the task's start")
-        for index, one in enumerate(requests)
-        if one.expires_at is not None and one.expires_at <= (one.starts_at(now) or now)
-    ]
-    if problems:
-        raise InvalidRequestError(problems[:MAX_PROBLEMS])
-
-
 def _policy(policy: object) -> RetryPolicy | str | None:
     if policy is None or isinstance(policy, str | RetryPolicy):
         return policy
     raise InvalidRequestError([Problem("retry", f"{PRESET_EXPECTED}, or a RetryPolicy")])
-
-
-def _all_valid(requests: Iterable[NewTask | Mapping[str, Any]]) -> Sequence[NewTask]:
-    wanted: list[NewTask] = []
-    problems: list[Problem] = []
-    for index, request in enumerate(requests):
-        try:
-            task = request if isinstance(request, NewTask) else new_task(**request)
-        except InvalidRequestError as error:
-            problems += [Problem(f"{index}.{one.field}", one.message) for one in error.problems]
-            continue
-        except TypeError:
-            problems.append(Problem(str(index), "must be a NewTask or a mapping of its fields"))
-            continue
-        if task.idempotency_key is not None:
-            problems.append(Problem(f"{index}.idempotency_key", "is for single tasks: use enqueue"))
-        wanted.append(task)
-    if problems:
-        raise InvalidRequestError(problems[:MAX_PROBLEMS])
-    return wanted

@@ -28,6 +28,7 @@ TASK_TYPES: Final = "task_types"
 QUEUES: Final = "queues"
 CONTROL: Final = "control"
 QUEUE_STATS: Final = "queue_stats"
+OCCURRENCES: Final = "occurrences"
 
 RAW: Final = CodecOptions(document_class=RawBSONDocument)
 _STRICT: Final = CodecOptions[dict[str, Any]](tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
@@ -139,6 +140,7 @@ def _task(doc: dict[str, Any]) -> Task:
         idempotency_key=_text(doc, "idempotency_key"),
         source=_text(trace, "source"),
         correlation_id=_text(trace, "correlation_id"),
+        traceparent=_text(trace, "traceparent"),
     )
 
 

@@ -13,7 +13,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from tidemill.documents import DEAD_LETTERS, QUEUE_STATS, TASKS
+from tidemill.documents import DEAD_LETTERS, OCCURRENCES, QUEUE_STATS, TASKS
 
 CLAIM: Final = "claim"
 DELAYED: Final = "delayed"
@@ -29,12 +29,18 @@ GROUPS: Final = "groups"
 SMALL: Final = 100_000
 """Up to so many tasks, making an index takes no longer than an invocation can wait."""
 
+OCCURRENCE_KEPT: Final = timedelta(hours=48)
+"""Longer than anything delivers an occurrence: EventBridge Scheduler for 24 hours, then Lambda for another 6."""
+
 _A_DATE: Final = {"$type": "date"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """One index of *collection*; ``expires`` marks those whose entries MongoDB removes after the retention."""
+    """One index of *collection*.
+
+    ``expires`` marks those whose entries MongoDB removes after the retention; with ``after`` it is after that time.
+    """
 
     collection: str
     name: str
@@ -42,6 +48,7 @@ class Index:
     partial: Mapping[str, Any] | None = None
     unique: bool = False
     expires: bool = False
+    after: timedelta | None = None
 
     def model(self, retention: timedelta) -> IndexModel:
         """Return what ``create_indexes`` takes."""
@@ -51,8 +58,12 @@ class Index:
         if self.unique:
             options["unique"] = True
         if self.expires:
-            options["expireAfterSeconds"] = int(retention.total_seconds())
+            options["expireAfterSeconds"] = self.seconds(retention)
         return IndexModel(list(self.keys), **options)
+
+    def seconds(self, retention: timedelta) -> int:
+        """Return how long its entries are kept."""
+        return int((retention if self.after is None else self.after).total_seconds())
 
 
 INDEXES: Final = (
@@ -109,8 +120,15 @@ INDEXES: Final = (
     ),
     Index(collection=DEAD_LETTERS, name=RETENTION, keys=(("retain_from", ASCENDING),), expires=True),
     Index(collection=QUEUE_STATS, name=RETENTION, keys=(("minute", ASCENDING),), expires=True),
+    Index(
+        collection=OCCURRENCES,
+        name=RETENTION,
+        keys=(("created_at", ASCENDING),),
+        expires=True,
+        after=OCCURRENCE_KEPT,
+    ),
 )
-COLLECTIONS: Final = (TASKS, DEAD_LETTERS, QUEUE_STATS)
+COLLECTIONS: Final = (TASKS, DEAD_LETTERS, QUEUE_STATS, OCCURRENCES)
 
 
 def missing(db: Database[Any]) -> tuple[Index, ...]:
@@ -162,6 +180,6 @@ def _make(collection: Collection[Any], new: list[IndexModel]) -> None:
 
 
 def _change_retention(db: Database[Any], index: Index, made: Mapping[str, Any], retention: timedelta) -> None:
-    seconds = int(retention.total_seconds())
+    seconds = index.seconds(retention)
     if made.get("expireAfterSeconds") != seconds:
         db.command("collMod", index.collection, index={"name": index.name, "expireAfterSeconds": seconds})

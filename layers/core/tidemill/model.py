@@ -85,6 +85,7 @@ class Task:
     idempotency_key: str | None
     source: str | None
     correlation_id: str | None
+    traceparent: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

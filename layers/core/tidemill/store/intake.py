@@ -1,8 +1,8 @@
-"""New tasks: one insert each, made repeatable by the id (or the key) that the client chose."""
+"""New tasks: inserts made repeatable by the ids (or the keys) that the client chose."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bson.raw_bson import RawBSONDocument
@@ -11,28 +11,29 @@ from pymongo.client_session import ClientSession
 from pymongo.errors import BulkWriteError, ConnectionFailure, DuplicateKeyError
 
 from tidemill import indexes
+from tidemill.documents import decode
 from tidemill.errors import UnavailableError
 from tidemill.store.collections import Tasks, translated, untranslated
 
-_DUPLICATE_KEY = 11000
+DUPLICATE_KEY = 11000
 
 
-def add(tasks: Tasks, documents: Sequence[dict[str, Any]], *, session: ClientSession | None = None) -> None:
-    """Insert *documents*, in order, with the ids they carry. Tried twice, so that a lost reply is no error.
+def add(tasks: Tasks, document: dict[str, Any], *, session: ClientSession | None = None) -> None:
+    """Insert *document* with the id it carries. Tried twice, so that a lost reply is no error.
 
     With *session* the driver's own errors are raised: by their labels the caller's transaction is repeated.
 
     Raises:
-        UnavailableError: Nothing is known of the effect; a part of several documents may be stored.
+        UnavailableError: Nothing is known of the effect.
     """
     if session is not None:
-        tasks.insert_many(documents, session=session)
+        tasks.insert_one(document, session=session)
         return
     with translated():
         try:
-            tasks.insert_many(documents)
+            tasks.insert_one(document)
         except ConnectionFailure:
-            _add_again(tasks, documents)
+            _add_again(tasks, document)
 
 
 def add_once(tasks: Tasks, document: dict[str, Any], *, session: ClientSession | None = None) -> RawBSONDocument:
@@ -52,6 +53,69 @@ def add_once(tasks: Tasks, document: dict[str, Any], *, session: ClientSession |
             return _upsert(tasks, document, None)
 
 
+def held(tasks: Tasks, keys: Iterable[str], *, session: ClientSession | None = None) -> dict[str, dict[str, Any]]:
+    """Return what is held of *keys*, by key: ``_id``, ``status`` and ``request_hash`` of the task that holds it."""
+    where = {"idempotency_key": {"$gt": "", "$in": list(keys)}}
+    shown = {"idempotency_key": 1, "request_hash": 1, "status": 1}
+    with untranslated():
+        found = [decode(raw) for raw in tasks.find(where, shown, hint=indexes.KEY, session=session)]
+    return {one["idempotency_key"]: one for one in found}
+
+
+def add_all(tasks: Tasks, documents: Sequence[dict[str, Any]], *, session: ClientSession) -> None:
+    """Insert *documents* in a transaction, with the driver's own errors."""
+    if documents:
+        with untranslated():
+            tasks.insert_many(documents, session=session)
+
+
+def add_in_order(tasks: Tasks, documents: Sequence[dict[str, Any]]) -> int:
+    """Insert *documents* one after the other, up to the first whose key is held; return how many are stored.
+
+    One that is stored already under its id counts as inserted: it was, by a call whose reply was lost.
+
+    Raises:
+        UnavailableError: The first of them may be stored, the others are not.
+    """
+    stored = 0
+    with translated():
+        while stored < len(documents):
+            try:
+                _insert(tasks, documents[stored:])
+            except BulkWriteError as error:
+                [wrong] = error.details["writeErrors"][:1] or [{}]
+                if wrong.get("code") != DUPLICATE_KEY:
+                    raise
+                stored += int(wrong["index"])
+                if tasks.find_one({"_id": documents[stored]["_id"]}, {"_id": 1}) is None:
+                    return stored
+                stored += 1
+            else:
+                return len(documents)
+    return stored
+
+
+def add_missing(tasks: Tasks, documents: Sequence[dict[str, Any]]) -> None:
+    """Insert those of *documents* whose id is not there yet; safe to stop half-way and to repeat.
+
+    Raises:
+        UnavailableError: Some may be stored.
+    """
+    with translated():
+        try:
+            tasks.insert_many(documents, ordered=False)
+        except BulkWriteError as error:
+            if any(one["code"] != DUPLICATE_KEY for one in error.details["writeErrors"]):
+                raise
+
+
+def _insert(tasks: Tasks, documents: Sequence[dict[str, Any]]) -> None:
+    try:
+        tasks.insert_many(documents)
+    except ConnectionFailure:
+        tasks.insert_many(documents)
+
+
 def _upsert(tasks: Tasks, document: dict[str, Any], session: ClientSession | None) -> RawBSONDocument:
     key = document["idempotency_key"]
     stored: RawBSONDocument | None = tasks.find_one_and_update(
@@ -67,9 +131,9 @@ def _upsert(tasks: Tasks, document: dict[str, Any], session: ClientSession | Non
     return stored
 
 
-def _add_again(tasks: Tasks, documents: Sequence[dict[str, Any]]) -> None:
+def _add_again(tasks: Tasks, document: dict[str, Any]) -> None:
     try:
-        tasks.insert_many(documents, ordered=False)
-    except BulkWriteError as error:
-        if any(one["code"] != _DUPLICATE_KEY for one in error.details["writeErrors"]):
+        tasks.insert_one(document)
+    except DuplicateKeyError as error:
+        if "_id" not in (error.details or {}).get("keyPattern", {"_id": 1}):
             raise

@@ -1,0 +1,87 @@
+"""The tasks of a schedule: once for each time it was to fire, however often that is delivered."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from bson import ObjectId
+from pymongo.client_session import ClientSession
+from pymongo.errors import DuplicateKeyError
+
+from tidemill.documents import OCCURRENCES
+from tidemill.enqueueing.values import Accepted, new_document, refuse_expired
+from tidemill.requests import NewTask, Occurrence
+from tidemill.store import Tasks, intake, majority, translated
+from tidemill.store.transactions import has_transactions, in_transaction
+
+_HASHED: Final = 6
+"""Of the twelve bytes of an ObjectId: four of time, six that tell the occurrence, two that count its tasks."""
+
+
+def accept_occurrence(
+    tasks: Tasks,
+    occurrence: Occurrence,
+    requests: Sequence[NewTask],
+    *,
+    now: datetime,
+    trace: Mapping[str, str] | None = None,
+) -> list[Accepted]:
+    """Store *requests*, in order, unless this was done for the *occurrence* before; then they are not new.
+
+    What has become of the first ones since does not matter: the occurrence is a document of its own, for two days,
+    written in one transaction with its tasks. On a standalone server it is written after them; their ids follow from
+    the occurrence, so a delivery that was cut short is completed by the next one.
+
+    Raises:
+        InvalidRequestError: Naming the index of each task that would expire before it starts; nothing was stored.
+        UnavailableError: MongoDB did not confirm; a repeat is safe.
+    """
+    refuse_expired(requests, now=now)
+    ids = [_task_id(occurrence, index) for index in range(len(requests))]
+    documents = [
+        new_document(one, now=now, trace=trace, task_id=task_id) for one, task_id in zip(requests, ids, strict=True)
+    ]
+    is_new = _stored(tasks, {"_id": _id(occurrence), "created_at": now}, documents)
+    return [Accepted(id=task_id, status="pending" if is_new else None, is_new=is_new) for task_id in ids]
+
+
+def _stored(tasks: Tasks, mark: dict[str, Any], documents: Sequence[dict[str, Any]]) -> bool:
+    marks = majority(tasks.database)[OCCURRENCES]
+    with translated(OCCURRENCES):
+        if marks.find_one({"_id": mark["_id"]}, {"_id": 1}) is not None:
+            return False
+        if not has_transactions(tasks.database):
+            intake.add_missing(tasks, documents)
+            return marks.update_one({"_id": mark["_id"]}, {"$setOnInsert": mark}, upsert=True).upserted_id is not None
+
+    def together(session: ClientSession) -> bool:
+        try:
+            marks.insert_one(mark, session=session)
+        except DuplicateKeyError:
+            raise _KnownError from None
+        intake.add_all(tasks, documents, session=session)
+        return True
+
+    try:
+        return in_transaction(tasks.database, together)
+    except _KnownError:  # of two deliveries at once the other one was quicker
+        return False
+
+
+class _KnownError(Exception):
+    """The occurrence is there. Private: it ends the transaction."""
+
+
+def _id(occurrence: Occurrence) -> dict[str, Any]:
+    return {"schedule": occurrence.schedule, "at": occurrence.at}
+
+
+def _task_id(occurrence: Occurrence, index: int) -> ObjectId:
+    """Return an id that sorts like others: by time, then by place."""
+    seconds = int(occurrence.at.timestamp()) % 2**32
+    told = f"{occurrence.schedule}|{occurrence.at.isoformat()}".encode()
+    hashed = hashlib.sha256(told).digest()[:_HASHED]
+    return ObjectId(seconds.to_bytes(4, "big") + hashed + index.to_bytes(2, "big"))
