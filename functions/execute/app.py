@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NoReturn
 
 from aws_lambda_powertools import Logger
@@ -15,9 +16,10 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from tidemill import bootstrap
 from tidemill.errors import TidemillError, UnavailableError
-from tidemill.executor import Report
+from tidemill.executor import Report, attempts
 from tidemill.executor.attendance import attend, shortage
 from tidemill.requests import ExecuteRequest, parsed
+from tidemill.settlement import Settlement
 from tidemill.slots.leftovers import LEFTOVERS
 
 RECURSION_LIMIT: Final = sys.getrecursionlimit()
@@ -52,7 +54,7 @@ def _attended(event: object, context: LambdaContext | None) -> Report:
     logger.structure_logs(request_id=bootstrap.owner(context))
     life = bootstrap.remaining(context)
     request = parsed(ExecuteRequest, event)
-    runtime, summoner = bootstrap.runtime(), bootstrap.summoner(context)
+    runtime, summoner = replace(bootstrap.runtime(), observe=_tell), bootstrap.summoner(context)
     try:
         report = attend(runtime, bootstrap.order(request, context), seats=bootstrap.seats(), summoner=summoner)
     finally:
@@ -62,6 +64,12 @@ def _attended(event: object, context: LambdaContext | None) -> Report:
     _warn("not_started", report.not_started)
     _warn("not_summoned", None if summoner is None else summoner.listen())
     return report
+
+
+def _tell(settlement: Settlement) -> None:
+    if attempts.is_told(settlement):
+        level = logger.warning if attempts.is_failure(settlement) else logger.info
+        _log(level, "attempt", **attempts.line(settlement))
 
 
 def _restore() -> None:

@@ -172,7 +172,8 @@ def test_the_report_is_returned_and_logged(deployed: Deployed, db: Database[Any]
 
     report = deployed.invoke("execute", {"source": "backlog"})
 
-    [line] = deployed.log()
+    refused, line = deployed.log()
+    assert (refused["message"], refused["task_name"], refused["reason"]) == ("attempt", "unknown_task", "unknown_task")
     assert (line["message"], line["source"], line["level"]) == ("executed", "backlog", "INFO")
     assert {name: line[name] for name in NAMES} == report
     assert (report["claimed"], report["done"], report["failed"]) == (2, 1, 1)

@@ -174,7 +174,8 @@ def test_a_function_that_will_not_stop_ends_the_process_inside_the_handler(
     ended = container.invoke("stubborn", "stubborn", timeout_sec=0.2)
 
     assert ended.returncode == ENDED, ended.stderr
-    executed, recycled = lines(ended)
+    *attempts, executed, recycled = lines(ended)
+    assert [line["message"] for line in attempts] == ["attempt"] * 2
     assert (executed["message"], recycled["message"]) == ("executed", "recycled")
     assert (executed["timed_out"], executed["leftovers"], executed["unknown"]) == (2, 2, 0)
     assert {executed["request_id"], recycled["request_id"]} == {"r-1"}

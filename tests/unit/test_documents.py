@@ -49,7 +49,7 @@ def test_a_new_task_is_read_as_it_was_written() -> None:
     assert (task.id, task.payload, task.status, task.lane) == (written["_id"], {"a": [1]}, "pending", "fresh")
     assert (task.due_at, task.next_retry_at, task.created_at) == (T0, None, T0)
     assert (task.max_retries, task.backoff, task.timeout, task.lease, task.error) == (None,) * 5
-    assert (task.source, task.correlation_id) == ("me", "c")
+    assert (task.source, task.correlation_id, task.traceparent) == ("me", "c", "t")
 
 
 def test_times_are_aware_and_utc() -> None:  # F29

@@ -93,13 +93,22 @@ def test_without_an_isolation_all_is_run_here() -> None:
 
 def test_it_is_told_of_the_task_and_of_its_cancellation(slots: Slots, elsewhere: Elsewhere) -> None:
     elsewhere.go.clear()
-    running = start(slots, payload={"a": 1}, attempts=3, is_last_attempt=True)
+    trace = {"correlation_id": "c", "traceparent": "t"}
+    running = start(slots, payload={"a": 1}, attempts=3, is_last_attempt=True, trace=trace)
 
     assert eventually(lambda: len(elsewhere.orders) == 1)
     [(order, cancelled)] = elsewhere.orders
     assert order == IsolatedRun(
-        name="noop", payload={"a": 1}, task_id=running.task.id, attempt=3, is_last_attempt=True, timeout=SECOND
+        name="noop",
+        payload={"a": 1},
+        task_id=running.task.id,
+        attempt=3,
+        is_last_attempt=True,
+        timeout=SECOND,
+        correlation_id="c",
+        traceparent="t",
     )
+    assert (running.ctx.correlation_id, running.ctx.traceparent) == ("c", "t")
     running.cancel.set()
     assert cancelled.is_set()
     elsewhere.go.set()

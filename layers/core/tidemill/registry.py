@@ -30,13 +30,16 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class TaskContext:
     """What a running task function may know of itself.
 
-    ``attempt`` is 1 for the first run. ``deadline`` is a reading of ``time.monotonic``.
+    ``attempt`` is 1 for the first run. ``deadline`` is a reading of ``time.monotonic``. ``correlation_id`` and
+    ``traceparent`` (W3C Trace Context) are those of the request that enqueued it, to be passed on.
     """
 
     task_id: TaskId
     attempt: int
     is_last_attempt: bool
     deadline: float
+    correlation_id: str | None = None
+    traceparent: str | None = None
     _cancelled: Event = field(default_factory=Event, repr=False)
 
     def remaining(self) -> timedelta:

@@ -19,7 +19,12 @@ from tidemill.registry import Registry
 from tidemill.requests import Source
 from tidemill.retry import resolved
 from tidemill.settings import Settings
+from tidemill.settlement import Settlement
 from tidemill.store import Tasks
+
+
+def _ignore(_: Settlement) -> None:
+    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +50,8 @@ class Runtime:
     """What the executions of a process share. Time and chance are given, so that tests can own them.
 
     ``options`` tells what a queue chooses for itself. ``isolation`` gives a function a process of its own; without
-    it everything runs in threads of this one.
+    it everything runs in threads of this one. ``observe`` is told of each attempt whose outcome is written; it must not
+    raise.
     """
 
     tasks: Tasks
@@ -54,6 +60,7 @@ class Runtime:
     clock: Clock
     options: Callable[[str], QueueOptions]
     isolation: Isolation | None = None
+    observe: Callable[[Settlement], None] = _ignore
     rng: random.Random = field(default_factory=random.Random)
     monotonic: Callable[[], float] = time.monotonic
 

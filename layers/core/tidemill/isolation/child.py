@@ -81,6 +81,8 @@ def _run(talk: socket.socket, order: IsolatedRun, task_type: TaskType, cancelled
         attempt=order.attempt,
         is_last_attempt=order.is_last_attempt,
         deadline=time.monotonic() + order.timeout.total_seconds(),
+        correlation_id=order.correlation_id,
+        traceparent=order.traceparent,
         _cancelled=cancelled,
     )
     send(talk, {"begun": True})

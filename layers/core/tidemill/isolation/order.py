@@ -21,6 +21,8 @@ class IsolatedRun:
     attempt: int
     is_last_attempt: bool
     timeout: timedelta
+    correlation_id: str | None = None
+    traceparent: str | None = None
 
 
 class Isolation(Protocol):

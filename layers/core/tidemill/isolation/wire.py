@@ -32,6 +32,8 @@ def order_document(order: IsolatedRun) -> dict[str, Any]:
         "attempt": order.attempt,
         "is_last_attempt": order.is_last_attempt,
         "timeout": _span_document(order.timeout),
+        "correlation_id": order.correlation_id,
+        "traceparent": order.traceparent,
     }
 
 

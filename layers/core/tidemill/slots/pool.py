@@ -86,6 +86,8 @@ class Slots:
             attempt=task.attempts,
             is_last_attempt=is_last_attempt,
             deadline=started + timeout.total_seconds(),
+            correlation_id=task.correlation_id,
+            traceparent=task.traceparent,
             _cancelled=cancel,
         )
         isolation = self._isolation if self.isolates(task, task_type) else None
@@ -189,6 +191,8 @@ def _run_isolated(isolation: Isolation, running: Running, timeout: timedelta, _c
         attempt=running.ctx.attempt,
         is_last_attempt=running.ctx.is_last_attempt,
         timeout=timeout,
+        correlation_id=running.ctx.correlation_id,
+        traceparent=running.ctx.traceparent,
     )
     try:
         return isolation.run(order, cancelled=running.cancel)
