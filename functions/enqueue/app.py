@@ -1,100 +1,191 @@
-"""The HTTP front: takes tasks in, tells of them, cancels them."""
+"""Takes tasks in: over HTTP, where it also tells of them and cancels them, directly, and from schedules."""
 
 from __future__ import annotations
 
+import json
 import traceback
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, Final
 
 import pymongo
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.event_handler import APIGatewayRestResolver, Response
 from aws_lambda_powertools.event_handler.exceptions import NotFoundError
+from aws_lambda_powertools.event_handler.openapi.exceptions import RequestValidationError
+from aws_lambda_powertools.event_handler.openapi.params import Body, Header, Path
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from tidemill import bootstrap, gateway
+from tidemill.enqueueing import Accepted
 from tidemill.errors import (
     DuplicateKeyError,
     InvalidRequestError,
+    Problem,
     TaskNotFoundError,
     TidemillError,
     UnavailableError,
 )
-from tidemill.gateway import Answer, HttpError
-from tidemill.model import Task, TaskId
+from tidemill.gateway import AcceptedTask, AcceptedTasks, Batch, HttpError, HttpTask, TaskAnswer
+from tidemill.model import Task
+from tidemill.requests import MAX_KEY_CHARS, NewTask, below, is_single, read_direct
 
-PATIENCE_SEC = 4.0
+PATIENCE_SEC: Final = 4.0
 """MongoDB may take so long over a whole request; the caller waits 5 s at most."""
 
+MAX_LOGGED: Final = 20
+"""So many ids of a batch are in its line of the log."""
+
+_NOT_ALLOWED: Final = "the request can be read, but is not allowed as it is"
+
+TaskIdInPath = Annotated[str, Path(description="The id that the enqueue answered: 24 hex digits.")]
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=MAX_KEY_CHARS,
+        description="What makes a repeat of this request the same task; your own for each task.",
+        examples=["order-7"],
+    ),
+]
+
 logger = Logger(service="tidemill-enqueue")
-app = APIGatewayRestResolver(debug=False)  # else POWERTOOLS_DEV prints every event, payload and all
+app = APIGatewayRestResolver(
+    debug=False,  # else POWERTOOLS_DEV prints every event, payload and all
+    enable_validation=True,
+    response_validation_error_http_code=500,
+    json_body_deserializer=gateway.json_value,
+    serializer=partial(json.dumps, allow_nan=False),
+)
 bootstrap.get_ready_to_wake()
 
 
-def lambda_handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-    """Answer one request of the REST API; never raises."""
+def lambda_handler(event: Any, context: LambdaContext | None) -> dict[str, Any]:  # noqa: ANN401 - of three kinds
+    """Answer one request of the REST API, which never raises; or take in what is invoked directly.
+
+    Raises:
+        TidemillError: What was invoked directly is not stored. Lambda repeats an asynchronous invocation twice and
+            then keeps the event in the queue of failures: nowhere else it would be told.
+    """
     logger.structure_logs(request_id=bootstrap.owner(context))
-    if not gateway.is_api_event(event):
-        answer = gateway.refused(HttpError(400, "invalid_event", "this is no event of the REST API"))
-        return {"statusCode": answer.status, "headers": dict(answer.headers), "body": answer.body}
     with pymongo.timeout(PATIENCE_SEC):
-        answered: dict[str, Any] = app.resolve(event, context)
+        if gateway.is_direct(event):
+            return _taken_in(event, request_id=bootstrap.owner(context))
+        if not gateway.is_http(event):
+            return gateway.plain(HttpError(400, "invalid_event", "this is no event of the REST API, and holds no task"))
+        answered = _answered(event, context)
     _make_up()
     return answered
 
 
-@app.post("/tasks")
-def enqueue() -> Response[str]:
+def _answered(event: dict[str, Any], context: LambdaContext | None) -> dict[str, Any]:
+    try:
+        answered: dict[str, Any] = app.resolve(gateway.cleaned(event), context)  # type: ignore[arg-type]
+    except TidemillError as error:
+        return gateway.plain(_refusal(error))
+    return answered
+
+
+@app.post("/tasks", **gateway.POST)
+def enqueue(task: Annotated[HttpTask, Body()], idempotency_key: Key = None) -> Response[AcceptedTask]:
     """Take one task in."""
-    event = app.current_event.raw_event
-    longest = bootstrap.chosen().max_task_timeout
-    request = gateway.requested_task(event, bootstrap.directory(), max_timeout=longest)
-    task_id, is_new = bootstrap.queue().accept(request, trace=gateway.trace(event))
-    logger.info("accepted", task_id=str(task_id), task_name=request.name, is_new=is_new)
-    if is_new and request.starts_at(datetime.now(UTC)) is None:
-        _wake()
-    return _response(gateway.accepted(task_id, is_new=is_new, event=event))
+    event = _event()
+    key = None if idempotency_key is None else idempotency_key.strip()
+    request = gateway.admitted(task, key=key, **_limits(event))
+    one = bootstrap.queue().accept(request, trace=gateway.trace(event))
+    _took_in([request], [one], trace=gateway.trace(event))
+    headers = gateway.HEADERS | {"Location": gateway.location(event, one.id)}
+    return Response(status_code=202 if one.is_new else 200, body=gateway.accepted(one), headers=headers)
 
 
-@app.get("/tasks/<task_id>")
-def get(task_id: str) -> Response[str]:
+@app.post("/tasks/batch", **gateway.POST_BATCH)
+def enqueue_batch(batch: Annotated[Batch, Body()]) -> Response[AcceptedTasks]:
+    """Take many tasks in, all or none."""
+    event = _event()
+    if gateway.idempotency_key(event) is not None:
+        raise InvalidRequestError([Problem("Idempotency-Key", "is for one task: give each an idempotency_key")])
+    requests = gateway.all_admitted(batch.tasks, **_limits(event))
+    several = _below_tasks(lambda: bootstrap.queue().accept_many(requests, trace=gateway.trace(event)))
+    _took_in(requests, several, trace=gateway.trace(event))
+    status = 202 if any(one.is_new for one in several) else 200
+    return Response(status_code=status, body=gateway.all_accepted(several), headers=dict(gateway.HEADERS))
+
+
+@app.get("/tasks/<task_id>", **gateway.GET)
+def get(task_id: TaskIdInPath) -> Response[TaskAnswer]:
     """Tell how a task is doing."""
-    return _response(gateway.told(_own(gateway.object_id(task_id))))
+    return _told(_own(task_id))
 
 
-@app.delete("/tasks/<task_id>")
-def cancel(task_id: str) -> Response[str]:
+@app.delete("/tasks/<task_id>", **gateway.CANCEL)
+def cancel(task_id: TaskIdInPath) -> Response[TaskAnswer]:
     """Cancel a task."""
-    _own(gateway.object_id(task_id))
-    task = bootstrap.queue().cancel(gateway.object_id(task_id))
+    task = bootstrap.queue().cancel(_own(task_id).id)
     if not isinstance(task, Task):
         raise TaskNotFoundError(task_id)
-    return _response(gateway.told(task))
+    return _told(task)
 
 
 @app.exception_handler(Exception)  # type: ignore[untyped-decorator]
-def refuse(error: Exception) -> Response[str]:
+def refuse(error: Exception) -> Response[Any]:
     """Turn whatever was raised into an answer."""
-    known = _known(error)
-    if known is None:
-        # Where it was raised, but not its text, which may hold anything.
-        stack = "".join(traceback.format_tb(error.__traceback__, limit=-5))
-        logger.error("unexpected", error_type=type(error).__name__, stack=stack)
-        known = HttpError(500, "internal", "an unexpected error; a repeat with the same Idempotency-Key is safe")
-    return _response(gateway.refused(known))
+    return _refused(_refusal(error))
 
 
 @app.not_found
-def no_route(_: NotFoundError) -> Response[str]:
+def no_route(_: NotFoundError) -> Response[Any]:
     """Answer what no route takes."""
-    return _response(gateway.refused(HttpError(404, "not_found", "there is no such resource")))
+    return _refused(HttpError(404, "not_found", "there is no such resource"))
 
 
-def _wake() -> None:
-    """Have the task that was just taken in run now, not at the next tick."""
-    waker = bootstrap.waker()
-    _tell(None if waker is None else waker.wake())
+def _event() -> dict[str, Any]:
+    event: dict[str, Any] = app.current_event.raw_event
+    return event
+
+
+def _limits(event: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "caller": gateway.caller(event),
+        "directory": bootstrap.directory(),
+        "max_timeout": bootstrap.chosen().max_task_timeout,
+    }
+
+
+def _taken_in(event: dict[str, Any], *, request_id: str) -> dict[str, Any]:
+    """Store what was invoked directly; without a key, the request id is one: Lambda's own repeats have the same."""
+    request, trace = read_direct(event), gateway.direct_trace(request_id)
+    if request.occurrence is not None:
+        occurrence = request.occurrence
+        several = _below_tasks(lambda: bootstrap.queue().accept_occurrence(occurrence, request.tasks, trace=trace))
+        _took_in(request.tasks, several, trace=trace | {"schedule": occurrence.schedule})
+        return {"tasks": [{"id": str(one.id)} for one in several], "is_new": several[0].is_new}
+    keyed = gateway.keyed_directly(request.tasks, request_id=request_id)
+    if is_single(event):
+        several = [bootstrap.queue().accept(keyed[0], trace=trace)]
+    else:
+        several = _below_tasks(lambda: bootstrap.queue().accept_many(keyed, trace=trace))
+    _took_in(keyed, several, trace=trace)
+    told = gateway.all_accepted(several).model_dump()
+    return told["tasks"][0] if is_single(event) else told
+
+
+def _took_in(requests: Sequence[NewTask], several: Sequence[Accepted], *, trace: Mapping[str, str]) -> None:
+    """Log what was taken in, and have what is due run now, not at the next tick."""
+    new = [request for request, one in zip(requests, several, strict=True) if one.is_new]
+    said = {
+        "count": len(several),
+        "new": len(new),
+        "task_ids": [str(one.id) for one in several[:MAX_LOGGED]],
+        "task_names": sorted({one.name for one in requests})[:MAX_LOGGED],
+    }
+    logger.info("accepted", extra=said | dict(trace))
+    now = datetime.now(UTC)
+    if any(request.starts_at(now) is None for request in new):
+        waker = bootstrap.waker()
+        _tell(None if waker is None else waker.wake())
 
 
 def _make_up() -> None:
@@ -109,33 +200,52 @@ def _tell(trouble: str | None) -> None:
         logger.warning("not_woken", reason=trouble)
 
 
-def _own(task_id: TaskId) -> Task:
-    task = bootstrap.queue().get(task_id)
-    if not isinstance(task, Task) or task.source != gateway.caller(app.current_event.raw_event):
+def _own(task_id: str) -> Task:
+    task = bootstrap.queue().get(gateway.object_id(task_id))
+    if not isinstance(task, Task) or task.source != gateway.caller(_event()):
         raise TaskNotFoundError(task_id)
     return task
 
 
-def _known(error: Exception) -> HttpError | None:
+def _told(task: Task) -> Response[TaskAnswer]:
+    return Response(status_code=200, body=gateway.told(task), headers=dict(gateway.HEADERS))
+
+
+def _refused(error: HttpError) -> Response[Any]:
+    answer = gateway.plain(error)
+    return Response(status_code=answer["statusCode"], body=answer["body"], headers=answer["headers"])
+
+
+def _below_tasks(store: Callable[[], list[Accepted]]) -> list[Accepted]:
+    """Return what *store* does, with its problems said of the field ``tasks``."""
+    try:
+        return store()
+    except InvalidRequestError as error:
+        raise type(error)(below("tasks", error.problems)) from None
+    except DuplicateKeyError as error:
+        raise DuplicateKeyError(error.task_id, problems=below("tasks", error.problems)) from None
+
+
+def _refusal(error: Exception) -> HttpError:
     match error:
         case HttpError():
             return error
+        case RequestValidationError():
+            return HttpError(422, "not_allowed", _NOT_ALLOWED, gateway.found_by_routes(error.errors()))
         case InvalidRequestError(problems=problems):
-            return HttpError(422, "not_allowed", "the task is not allowed as it is", problems)
-        case DuplicateKeyError():
-            return HttpError(409, "key_in_use", "the Idempotency-Key was used with another request")
+            return HttpError(422, "not_allowed", _NOT_ALLOWED, problems)
+        case DuplicateKeyError(problems=problems):
+            return HttpError(409, "key_in_use", "the idempotency key was used with another request", problems)
         case TaskNotFoundError():
             return HttpError(404, "not_found", "there is no such task")
         case UnavailableError():
             logger.warning("unavailable", error_type=type(error).__name__, reason=str(error))
-            message = f"{error}; try again, which is safe with the same Idempotency-Key"
-            return HttpError(503, "unavailable", message)
+            return HttpError(503, "unavailable", f"{error}; try again, which is safe with the same Idempotency-Key")
         case TidemillError():
             logger.error("misconfigured", error_type=type(error).__name__, reason=str(error))
             return HttpError(503, "misconfigured", "the queue is not set up; its log says what is missing")
         case _:
-            return None
-
-
-def _response(answer: Answer) -> Response[str]:
-    return Response(status_code=answer.status, body=answer.body, headers=dict(answer.headers))
+            # Where it was raised, but not its text, which may hold anything.
+            stack = "".join(traceback.format_tb(error.__traceback__, limit=-5))
+            logger.error("unexpected", error_type=type(error).__name__, stack=stack)
+            return HttpError(500, "internal", "an unexpected error; a repeat with the same Idempotency-Key is safe")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -30,16 +31,9 @@ V2 = {
     "body": '{"name": "noop", "payload": {}}',
     "isBase64Encoded": False,
 }
-SCHEDULED = {
-    "version": "0",
-    "id": "53dc4d37-cffa-4f76-80c9-8b7d4a4d2eaa",
-    "detail-type": "Scheduled Event",
-    "source": "aws.events",
-    "time": "2026-07-01T09:00:00Z",
-    "resources": [],
-    "detail": {},
-}
-NO_EVENTS: list[Any] = [None, {}, [], "text", 1, {"key1": "v"}, SCHEDULED, V2, ALB]
+FUNCTION_URL = V2 | {"rawQueryString": "", "routeKey": "$default"}
+NO_EVENTS: list[Any] = [None, {}, [], "text", 1, V2, ALB, FUNCTION_URL]
+NO_TASK = f"/tasks/{'0' * 24}"
 NO_IDS = [
     *("0" * length for length in (12, 23, 24, 25, 300, 1_000_000)),
     *("%00", "\x00", "a%2Fb", "a/b", "a b", "a+b", "..", "é", "😀", "#", "{$ne}", '{"$gt":""}', "null"),
@@ -69,13 +63,60 @@ def test_an_event_without_its_essentials_is_no_event(unchanged: Deployed, field:
     [
         {"headers": None, "multiValueHeaders": None},
         {"headers": {}, "multiValueHeaders": {"Idempotency-Key": [None]}},
-        {"queryStringParameters": {"status[$ne]": "x", "sort": "$natural"}},
+        {"queryStringParameters": {}, "multiValueQueryStringParameters": None},
         {"path": "/tasks/"},
     ],
 )
 def test_null_headers_queries_and_slashes_do_no_harm(deployed: Deployed, db: Database[Any], changes: Any) -> None:
     assert deployed.http(request(body=NOOP) | changes).status == 202
     assert db.tasks.count_documents({"idempotency_key": {"$exists": True}}) == 0
+
+
+@pytest.mark.parametrize(
+    "queries",
+    [
+        {"queryStringParameters": {"delay_sec": "60"}},
+        {"queryStringParameters": {"status[$ne]": "x", "sort": "$natural"}},
+        {"multiValueQueryStringParameters": {"limit": ["0", "1" * 23]}},
+        {"queryStringParameters": 1},
+        {"queryStringParameters": ["limit"], "multiValueQueryStringParameters": "x"},
+    ],
+)
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/tasks"), ("POST", "/tasks/batch"), ("GET", NO_TASK), ("DELETE", NO_TASK)]
+)
+def test_options_in_the_query_are_refused_not_ignored(  # F67, F71
+    unchanged: Deployed, method: str, path: str, queries: dict[str, Any]
+) -> None:
+    refused = unchanged.http(request(method, path, body=NOOP) | queries)
+
+    assert (refused.status, refused.fields) == (422, {"query"})
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        *((None, 202), ("", 202), ("application/json", 202), ("Application/JSON; charset=UTF-8", 202)),
+        *(('application/json;charset="utf-8"', 202), ("application/vnd.api+json", 202)),
+        *(("text/plain", 415), ("application/x-www-form-urlencoded", 415), ("multipart/form-data; boundary=x", 415)),
+        *(("application/json; charset=utf-16", 415), ("text/json", 415), ("garbage", 415), ("application/jsonx", 415)),
+    ],
+)
+def test_only_json_is_taken_and_nothing_is_taken_for_it(
+    deployed: Deployed, db: Database[Any], content_type: str | None, status: int
+) -> None:
+    named = {} if content_type is None else {"CONTENT-TYPE": content_type}
+    answer = deployed.http(request(body=NOOP) | {"headers": named, "multiValueHeaders": None})
+
+    assert answer.status == status
+    assert db.tasks.count_documents({}) == (status == 202)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "br, identity", "identity, deflate"])
+def test_a_compressed_body_is_415(unchanged: Deployed, encoding: str) -> None:  # F62
+    answer = unchanged.http(request(body="H4sIAAAA", headers={"Content-Encoding": encoding}, isBase64Encoded=True))
+
+    assert (answer.status, answer.code) == (415, "unsupported_encoding")
 
 
 @pytest.mark.usefixtures("deployed")
@@ -97,7 +138,7 @@ def test_a_context_is_not_needed() -> None:
     ],
 )
 def test_a_malformed_event_never_raises(deployed: Deployed, changes: Any) -> None:
-    assert deployed.http(request(body=NOOP) | changes).status in {202, 400, 500}
+    assert deployed.http(request(body=NOOP) | changes).status in {202, 400}
 
 
 @pytest.mark.parametrize(
@@ -195,8 +236,42 @@ def test_a_result_is_told_in_strict_json(deployed: Deployed, db: Database[Any], 
     told = deployed.get(task_id)
 
     assert told.status == 200
+    assert not told.body["truncated"]
     if isinstance(result, dict) and "id" in result:
         assert '"id": 1970670598291982290, "amount": 0.1, "v": 1.0' in told.text
+
+
+@pytest.mark.parametrize(
+    ("edited", "shown"),
+    [
+        ({"result": "x" * 7_000_000}, {"result": None}),
+        ({"result": ["x" * 100] * 60_000}, {"result": None}),
+        ({"error": {"message": "x" * 7_000_000, "code": "x", "at": datetime.now(UTC)}}, {}),
+        ({"attempt_log": [{"note": "x" * 7_000_000}]}, {"truncated": False}),
+    ],
+)
+def test_a_task_that_was_blown_up_by_hand_is_told_in_part(  # F69
+    deployed: Deployed, db: Database[Any], edited: dict[str, Any], shown: dict[str, Any]
+) -> None:
+    task_id = deployed.post(NOOP).id
+    db.tasks.update_one({}, {"$set": edited})
+
+    told = deployed.get(task_id)
+
+    assert len(told.text) < 20_000
+    assert told.body | {"truncated": True} | shown == told.body
+
+
+def test_the_reason_of_a_failure_is_told(deployed: Deployed) -> None:
+    task_id = deployed.post({"name": "deliver_webhook", "payload": {"url": "not a url"}}).id
+    deployed.invoke("execute")
+
+    told = deployed.get(task_id)
+
+    assert (told.body["status"], told.body["reason"], told.body["attempts"]) == ("failed", "not_retryable", 1)
+    assert told.body["error"]["code"]
+    deployed.invoke("archive")
+    assert deployed.get(task_id).body == told.body
 
 
 def test_a_sample_is_what_the_builder_makes() -> None:

@@ -111,9 +111,9 @@ def test_http_has_priorities_from_minus_10_to_10(deployed: Deployed, priority: i
 
 
 def test_everything_wrong_is_told_at_once(deployed: Deployed) -> None:
-    refused = deployed.post(body(queue="eu", priority=11, timeout_sec=60))
+    refused = deployed.post(body(queue="eu", retry={"base_sec": 0.01}, timeout_sec=60))
 
-    assert refused.fields == {"queue", "priority", "timeout_sec"}
+    assert refused.fields == {"queue", "retry.base_sec", "timeout_sec"}
 
 
 def test_python_may_use_any_name_before_one_is_registered(db: Database[Any]) -> None:

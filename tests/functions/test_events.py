@@ -91,7 +91,7 @@ def test_a_keyed_task_sent_twice_is_one_task(deployed: Deployed, db: Database[An
     first, second = (deployed.http(sample("enqueue_keyed")) for _ in range(2))
 
     assert (first.status, second.status) == (202, 200)
-    assert second.body == {"id": first.id}
+    assert second.body == {"id": first.id, "status": "pending"}
     assert second.headers["Location"] == first.headers["Location"]
     assert db.tasks.count_documents({}) == 1
     assert stored(db, first.id)["idempotency_key"] == f"{CALLER}:order-1042"
@@ -112,7 +112,7 @@ def test_a_task_is_told_of(deployed: Deployed) -> None:
     assert answer.status == 200
     assert answer.body.keys() == {
         "id", "name", "queue", "status", "attempts", "created_at", "next_retry_at", "finished_at",
-        "cancel_requested_at", "error", "result",
+        "cancel_requested_at", "reason", "error", "result", "truncated",
     }  # fmt: skip
     assert (answer.body["id"], answer.body["status"], answer.body["attempts"]) == (task_id, "pending", 0)
     assert answer.body["next_retry_at"].endswith("Z")

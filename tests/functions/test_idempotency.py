@@ -15,6 +15,7 @@ from pymongo.database import Database
 from tests.functions.calls import Answer, request
 from tests.functions.conftest import Deployed
 from tidemill import Queue
+from tidemill.enqueueing import Accepted
 from tidemill.requests import new_task
 
 BODY = '{"name": "noop", "payload": {"a": 1, "b": [1, 2]}}'
@@ -128,7 +129,7 @@ def test_an_empty_overlong_or_ambiguous_key_is_400(unchanged: Deployed, headers:
 def test_an_unprintable_key_is_422(unchanged: Deployed, key: str) -> None:
     refused = unchanged.post(BODY, key=key)
 
-    assert (refused.status, refused.fields) == (422, {"idempotency_key"})
+    assert (refused.status, refused.fields) == (422, {"Idempotency-Key"})
 
 
 @pytest.mark.parametrize("key", ["x" * 200, "é😀", "$where", '{"$gt":""}', "7", "null"])
@@ -156,15 +157,15 @@ def test_twenty_first_requests_at_once_are_one_task(db: Database[Any]) -> None:
     queues = [Queue(db) for _ in range(20)]
     together = Barrier(len(queues))
 
-    def accept(queue: Queue) -> tuple[object, bool]:
+    def accept(queue: Queue) -> Accepted:
         together.wait()
         return queue.accept(wanted)
 
     with ThreadPoolExecutor(len(queues)) as pool:
         accepted = list(pool.map(accept, queues))
 
-    assert len({task_id for task_id, _ in accepted}) == 1
-    assert sum(is_new for _, is_new in accepted) == 1
+    assert len({one.id for one in accepted}) == 1
+    assert sum(one.is_new for one in accepted) == 1
     assert db.tasks.count_documents({}) == 1
 
 

@@ -158,12 +158,12 @@ def test_every_line_has_the_id_of_its_own_invocation(deployed: Deployed) -> None
     deployed.http(request(body=BODIES["accepted"]), first)
     for function in ("execute", "reclaim", "archive"):
         deployed.invoke(function, None, first)
-    deployed.http({"key1": "v"}, second)
+    deployed.http({}, second)
     deployed.http(request(body=BODIES["accepted"]), second)
     app("enqueue").lambda_handler(request(body=BODIES["accepted"]), None)
 
     ids = [line.get("request_id") for line in deployed.log()]
-    assert ids == [first.aws_request_id] * 4 + [second.aws_request_id, bootstrap.owner(None)]
+    assert ids == [first.aws_request_id] * 5 + [second.aws_request_id, bootstrap.owner(None)]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -185,5 +185,5 @@ def test_an_accepted_task_is_logged_by_its_ids_and_name(deployed: Deployed) -> N
 
     [line] = deployed.log()
     standard = {"level", "location", "message", "timestamp", "service", "request_id"}
-    assert line.keys() == standard | {"task_id", "task_name", "is_new"}
-    assert (line["message"], line["task_id"], line["task_name"]) == ("accepted", answer.id, "noop")
+    assert line.keys() == standard | {"count", "new", "task_ids", "task_names", "source", "correlation_id"}
+    assert (line["message"], line["task_ids"], line["task_names"]) == ("accepted", [answer.id], ["noop"])

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from tests.faults import enqueue_failing as failing
 from tests.functions import wire
-from tests.functions.calls import Answer, app
+from tests.functions.calls import Answer, app, request
 from tests.functions.conftest import Deployed
 from tidemill import Queue, UnavailableError, control
 
 NOOP = {"name": "noop", "payload": {"card": "4111"}}
 PASSWORD = "S3cr3t"
 UNREACHABLE = 6  # HostUnreachable: tried again by the driver, which does not doubt the primary for it
-
-
-@contextlib.contextmanager
-def failing(client: MongoClient[Any], *commands: str, times: int | None = None, **how: Any) -> Iterator[None]:
-    """The server fails these commands of enqueue, the first *times* of them or all."""
-    data = {"failCommands": list(commands), "appName": "tidemill-enqueue"} | how
-    mode = "alwaysOn" if times is None else {"times": times}
-    client.admin.command("configureFailPoint", "failCommand", mode=mode, data=data)
-    try:
-        yield
-    finally:
-        client.admin.command("configureFailPoint", "failCommand", mode="off")
 
 
 def is_unavailable(answer: Answer) -> bool:
@@ -141,7 +128,7 @@ def test_an_unexpected_error_is_500_in_our_shape_and_logged_without_its_text(
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError(str(NOOP))
 
-    monkeypatch.setattr(control.Directory, "task_type", broken)
+    monkeypatch.setattr(control.Directory, "known", broken)
 
     answer = deployed.post(NOOP)
 
@@ -158,3 +145,13 @@ def test_a_user_without_rights_is_503_and_the_log_says_so(deployed: Deployed, cl
 
     assert (answer.status, answer.code) == (503, "misconfigured")
     assert "Unauthorized" in deployed.log()[-1]["reason"]
+
+
+def test_a_batch_is_503_too_and_says_when_to_come_back(bare: Deployed) -> None:
+    bare.timeout_ms = 300
+    bare.set(MONGODB_URI="mongodb://user:S3cr3t@127.0.0.1:1/", MONGODB_DATABASE="x")
+
+    answer = bare.http(request("POST", "/tasks/batch", body={"tasks": [{"name": "noop", "payload": {}}]}))
+
+    assert is_unavailable(answer)
+    assert "S3cr3t" not in answer.text + bare.stdout.getvalue()

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidemill.gateway import MAX_BODY_BYTES, HttpError, json_object
+from tidemill.gateway import HttpError, json_value
+from tidemill.gateway.bodies import MAX_BODY_BYTES, body_text
 
 EMPTY = "the body is empty"
 NOT_JSON = "the body is not valid JSON"
@@ -21,6 +22,10 @@ NOT_BASE64 = "the body is not UTF-8 text in base64"
 TOO_LONG = "the body holds a whole number beyond 64 bits"
 NOT_FINITE = "the body holds NaN or Infinity, which are not JSON"
 TOO_DEEP = "the body is nested too deeply"
+
+
+def json_object(event: dict[str, Any]) -> dict[str, Any]:
+    return json_value(body_text(event))
 
 
 def encoded(raw: bytes) -> dict[str, Any]:

@@ -1,0 +1,114 @@
+"""What HTTP may ask for beyond what any request may: registered names, declared queues, its caller's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from tidemill.control import Directory, Known
+from tidemill.errors import InvalidRequestError, Problem, UnknownTaskError
+from tidemill.gateway.events import DIRECT
+from tidemill.gateway.models import MIN_HTTP_BASE_SEC, HttpBatchTask, HttpTask
+from tidemill.requests import MAX_PROBLEMS, REQUEST, NewTask, TaskFields, listed, parsed
+from tidemill.requests.tasks import Key
+
+KEY: Final = "Idempotency-Key"
+
+
+class _Keyed(BaseModel):
+    model_config = REQUEST
+
+    idempotency_key: Key | None
+
+
+def admitted(task: HttpTask, *, key: str | None, caller: str, directory: Directory, max_timeout: timedelta) -> NewTask:
+    """Return the request for *task*, with *key* as one of its *caller's*.
+
+    *max_timeout* is what executors can grant one attempt.
+
+    Raises:
+        InvalidRequestError: Something of it is not allowed.
+    """
+    _require_key(key)
+    known = directory.known(names=[task.name], queues=[task.queue], for_http=True)
+    _refuse(list(_problems(task, known, max_timeout)))
+    return _request(task, key=key, caller=caller)
+
+
+def all_admitted(
+    tasks: Sequence[HttpBatchTask], *, caller: str, directory: Directory, max_timeout: timedelta
+) -> list[NewTask]:
+    """Return the requests for the *tasks* of a batch, each with its own key.
+
+    Raises:
+        InvalidRequestError: Naming the index of each that is not allowed.
+    """
+    names, queues = {one.name for one in tasks}, {one.queue for one in tasks}
+    known = directory.known(names=names, queues=queues, for_http=True)
+    _refuse(
+        [
+            Problem(f"tasks.{index}.{problem.field}", problem.message)
+            for index, task in enumerate(tasks)
+            for problem in _problems(task, known, max_timeout)
+        ]
+    )
+    return [_request(one, key=one.idempotency_key, caller=caller) for one in tasks]
+
+
+def keyed_directly(tasks: Sequence[NewTask], *, request_id: str) -> list[NewTask]:
+    """Return the *tasks* of a direct invocation with their own keys, or what a repeat of the invocation has again."""
+    return [
+        _request(one, key=one.idempotency_key or f"{request_id}:{index}", caller=DIRECT)
+        for index, one in enumerate(tasks)
+    ]
+
+
+def found_by_routes(errors: Sequence[Any]) -> list[Problem]:
+    """Return what the routes' validation found wrong, as Pydantic lists it, by the fields that the caller wrote."""
+    return [_said(one) for one in listed(errors)]
+
+
+def _said(problem: Problem) -> Problem:
+    place, _, field = problem.field.partition(".")
+    if place == "header":
+        return Problem(KEY, problem.message)
+    if field == "idempotency_key":
+        return Problem(field, f"goes into the header {KEY}")
+    return Problem(field or "task", problem.message)
+
+
+def _require_key(key: str | None) -> None:
+    try:
+        parsed(_Keyed, {"idempotency_key": key})
+    except InvalidRequestError as error:
+        raise InvalidRequestError([Problem(KEY, one.message) for one in error.problems]) from None
+
+
+def _request(task: TaskFields, *, key: str | None, caller: str) -> NewTask:
+    fields: dict[str, Any] = dict(task) | {"idempotency_key": None if key is None else f"{caller}:{key}"}
+    return NewTask.model_construct(task.model_fields_set | {"idempotency_key"}, **fields)
+
+
+def _problems(task: TaskFields, known: Known, max_timeout: timedelta) -> Iterator[Problem]:
+    if task.name not in known.types:
+        yield Problem("name", "no executor has registered a task function of this name: check it, or deploy one")
+    elif not known.is_open(task.name):
+        yield Problem("name", "is not open to HTTP: register it with @task(..., http=True)")
+    if task.queue not in known.queues:
+        yield Problem("queue", "is not declared: run `tidemill ops queue declare QUEUE` once")
+    backoff = task.retry.backoff() if task.retry is not None else None
+    if backoff is not None and backoff.base_sec < MIN_HTTP_BASE_SEC:
+        yield Problem("retry.base_sec", f"must be at least {MIN_HTTP_BASE_SEC:g}")
+    longest = max_timeout.total_seconds()
+    if task.timeout_sec is not None and task.timeout_sec > longest:
+        yield Problem("timeout_sec", f"must be at most {longest:g}, the MAX_TASK_TIMEOUT_SEC of executors")
+
+
+def _refuse(problems: Sequence[Problem]) -> None:
+    if any(one.field.endswith("name") for one in problems):
+        raise UnknownTaskError(problems[:MAX_PROBLEMS])
+    if problems:
+        raise InvalidRequestError(problems[:MAX_PROBLEMS])

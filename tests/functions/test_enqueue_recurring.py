@@ -1,0 +1,188 @@
+"""Recurring tasks: once for each time a schedule was to fire, whatever is delivered when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from threading import Barrier
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from tests.functions.calls import sample
+from tests.functions.conftest import Deployed
+from tidemill import InvalidRequestError, Queue, indexes
+from tidemill.requests import Occurrence, new_tasks
+from tidemill.testing import FakeContext, Mongod
+
+NOOP: dict[str, Any] = {"name": "noop", "payload": {}}
+SCHEDULE = "arn:aws:scheduler:eu-central-1:123456789012:schedule/default/daily"
+AT = "2026-07-01T06:00:00Z"
+
+
+def event(at: Any = AT, *, schedule: Any = SCHEDULE, tasks: Any = (NOOP, NOOP)) -> dict[str, Any]:
+    return {"tasks": list(tasks), "occurrence": {"schedule": schedule, "at": at}}
+
+
+def test_a_time_is_enqueued_once_however_often_it_is_delivered(deployed: Deployed, db: Database[Any]) -> None:
+    first = deployed.invoke("enqueue", event(), FakeContext())
+    again = deployed.invoke("enqueue", event(), FakeContext())
+
+    assert (first["is_new"], again["is_new"]) == (True, False)
+    assert first["tasks"] == again["tasks"]
+    assert db.tasks.count_documents({}) == 2
+
+
+@pytest.mark.parametrize("became", ["done", "cancelled", "dead", "gone"])
+def test_also_a_day_later_and_whatever_became_of_its_tasks(deployed: Deployed, db: Database[Any], became: str) -> None:
+    told = deployed.invoke("enqueue", event())
+    if became == "done":
+        deployed.invoke("execute")
+    elif became == "cancelled":
+        for one in db.tasks.find():
+            Queue(db).cancel(one["_id"])
+    elif became == "dead":
+        db.tasks.update_many({}, {"$set": {"status": "failed", "finished_at": datetime.now(UTC)}})
+        deployed.invoke("archive")
+    else:
+        db.tasks.delete_many({})
+    before = list(db.tasks.find())
+    db.occurrences.update_many({}, {"$set": {"created_at": datetime.now(UTC) - timedelta(hours=30)}})
+
+    assert deployed.invoke("enqueue", event()) == told | {"is_new": False}
+    assert list(db.tasks.find()) == before
+
+
+def test_other_times_and_other_schedules_are_others(deployed: Deployed, db: Database[Any]) -> None:  # F32
+    for at in (AT, "2026-07-01T06:00:00.001Z", "2026-07-02T06:00:00Z"):
+        for schedule in (SCHEDULE, f"{SCHEDULE}-2"):
+            assert deployed.invoke("enqueue", event(at, schedule=schedule))["is_new"]
+
+    assert db.tasks.count_documents({}) == 12
+
+
+def test_one_instant_is_one_time_however_it_is_written(deployed: Deployed) -> None:
+    assert deployed.invoke("enqueue", event("2026-07-01T08:00:00+02:00"))["is_new"]
+    assert not deployed.invoke("enqueue", event("2026-07-01T06:00:00.000Z"))["is_new"]
+
+
+def test_tasks_keep_their_order_by_their_ids(deployed: Deployed, db: Database[Any]) -> None:
+    told = deployed.invoke("enqueue", event(tasks=[NOOP | {"payload": {"n": n}} for n in range(1000)]))
+
+    in_order = [str(one["_id"]) for one in db.tasks.find().sort("_id", 1)]
+    assert [one["id"] for one in told["tasks"]] == in_order
+    assert [one["payload"]["n"] for one in db.tasks.find().sort("_id", 1)] == list(range(1000))
+
+
+def test_one_task_may_recur_without_a_list(deployed: Deployed, db: Database[Any]) -> None:
+    single = NOOP | {"occurrence": {"schedule": SCHEDULE, "at": AT}}
+
+    assert [deployed.invoke("enqueue", single)["is_new"] for _ in range(2)] == [True, False]
+    assert db.tasks.count_documents({}) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"occurrence": None}, "occurrence"),
+        ({"occurrence": {}}, "occurrence.schedule"),
+        ({"occurrence": "daily"}, "occurrence"),
+        ({"occurrence": {"schedule": SCHEDULE}}, "occurrence.at"),
+        ({"occurrence": {"at": AT}}, "occurrence.schedule"),
+        ({"occurrence": {"schedule": "", "at": AT}}, "occurrence.schedule"),
+        ({"occurrence": {"schedule": "<aws.scheduler.schedule-arn>", "at": AT}}, "occurrence.schedule"),
+        ({"occurrence": {"schedule": {"$gt": ""}, "at": AT}}, "occurrence.schedule"),
+        ({"occurrence": {"schedule": SCHEDULE, "at": "<aws.scheduler.scheduled-time>"}}, "occurrence.at"),
+        ({"occurrence": {"schedule": SCHEDULE, "at": "2026-07-01T06:00:00"}}, "occurrence.at"),
+        ({"occurrence": {"schedule": SCHEDULE, "at": 1767225600}}, "occurrence.at"),
+        ({"occurrence": {"schedule": SCHEDULE, "at": AT, "id": 1}}, "occurrence.id"),
+        ({"tasks": [NOOP | {"idempotency_key": "k"}]}, "event"),
+        ({"tasks": [NOOP, NOOP | {"queue": ""}]}, "tasks.1.queue"),
+        ({"tasks": [NOOP, NOOP | {"name": "missing"}]}, "tasks.1.name"),
+        ({"tasks": [NOOP | {"expires_at": "2020-01-01T00:00:00Z"}]}, "tasks.0.expires_at"),
+    ],
+)
+def test_without_an_occurrence_or_with_a_broken_one_nothing_is_enqueued(
+    unchanged: Deployed, changes: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        unchanged.invoke("enqueue", event() | changes)
+
+    assert field in [one.field for one in caught.value.problems]
+
+
+def test_what_was_never_enqueued_is_no_known_occurrence(deployed: Deployed) -> None:
+    with pytest.raises(InvalidRequestError):
+        deployed.invoke("enqueue", event(tasks=[NOOP | {"name": "missing"}]))
+
+    assert deployed.invoke("enqueue", event())["is_new"]
+
+
+@pytest.mark.parametrize(
+    "at", ["0001-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "2106-02-07T06:28:16Z", "9999-12-31T23:59:59Z"]
+)
+def test_any_time_will_do(deployed: Deployed, at: str) -> None:
+    assert deployed.invoke("enqueue", event(at))["is_new"]
+
+
+def test_twenty_deliveries_at_once_enqueue_once(db: Database[Any]) -> None:
+    assert delivered_at_once(db) == 1
+    assert db.tasks.count_documents({}) == 2
+
+
+def delivered_at_once(db: Database[Any]) -> int:
+    occurrence = Occurrence(schedule=SCHEDULE, at=datetime(2026, 7, 1, 6, tzinfo=UTC))
+    queues = [Queue(db) for _ in range(20)]
+    together = Barrier(len(queues))
+
+    def accept(queue: Queue) -> bool:
+        together.wait()
+        return queue.accept_occurrence(occurrence, new_tasks([NOOP, NOOP]))[0].is_new
+
+    with ThreadPoolExecutor(len(queues)) as pool:
+        return sum(pool.map(accept, queues))
+
+
+@pytest.fixture
+def lonely() -> Iterator[Database[Any]]:
+    """A database of a standalone server, which has no transactions."""
+    with Mongod(standalone=True) as mongod, MongoClient[dict[str, Any]](mongod.uri, tz_aware=True) as client:
+        indexes.create(client["x"], retention=timedelta(days=7))
+        yield client["x"]
+
+
+def test_a_standalone_server_enqueues_once_too_and_completes_what_was_cut_short(lonely: Database[Any]) -> None:
+    occurrence = Occurrence(schedule=SCHEDULE, at=datetime(2026, 7, 1, 6, tzinfo=UTC))
+    queue, wanted = Queue(lonely), new_tasks([NOOP, NOOP, NOOP])
+    first = queue.accept_occurrence(occurrence, wanted)
+    lonely.occurrences.delete_many({})  # as if it had been cut short after the second task
+    lonely.tasks.delete_one({"_id": first[2].id})
+
+    again, known = (queue.accept_occurrence(occurrence, wanted) for _ in range(2))
+
+    assert (again[0].is_new, known[0].is_new) == (True, False)
+    assert [one.id for one in again] == [one.id for one in first]
+    assert lonely.tasks.count_documents({}) == 3
+    lonely.tasks.delete_many({})
+    lonely.occurrences.delete_many({})
+    delivered_at_once(lonely)
+    assert lonely.tasks.count_documents({}) == 2
+
+
+def test_an_occurrence_is_forgotten_two_days_after_it_was_enqueued(db: Database[Any]) -> None:
+    [kept] = [one for one in db.occurrences.list_indexes() if one["name"] == indexes.RETENTION]
+
+    assert (dict(kept["key"]), kept["expireAfterSeconds"]) == ({"created_at": 1}, 48 * 3600)
+    indexes.create(db, retention=timedelta(days=30))
+    [kept] = [one for one in db.occurrences.list_indexes() if one["name"] == indexes.RETENTION]
+    assert kept["expireAfterSeconds"] == 48 * 3600
+
+
+def test_the_sample_event_enqueues_once(deployed: Deployed, db: Database[Any]) -> None:
+    for _ in range(2):
+        deployed.invoke("enqueue", sample("enqueue_recurring"))
+
+    assert [one["trace"]["source"] for one in db.tasks.find()] == ["direct"]
