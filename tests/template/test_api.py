@@ -1,4 +1,4 @@
-"""The HTTP door: three routes, one stage, a key for everything, and errors of one shape."""
+"""The HTTP door: four routes, one stage, a key for everything, and errors of one shape."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-METHODS = [("/tasks", "post"), ("/tasks/{id}", "get"), ("/tasks/{id}", "delete")]
+METHODS = [("/tasks", "post"), ("/tasks/batch", "post"), ("/tasks/{id}", "get"), ("/tasks/{id}", "delete")]
 REFUSALS = {
     "DEFAULT_4XX": "request_refused",
     "DEFAULT_5XX": "internal_error",

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tidemill.requests import NewTask
+from tidemill.gateway import Batch
+from tidemill.requests import NewTask, read_direct
 
 EVENTS = Path(__file__).parents[2] / "events"
 HTTP = {
@@ -18,6 +19,7 @@ HTTP = {
     "enqueue_keyed": "POST /tasks",
     "enqueue_invalid": "POST /tasks",
     "enqueue_to_cancel": "POST /tasks",
+    "enqueue_batch": "POST /tasks/batch",
     "get_task": "GET /tasks/{id}",
     "cancel_task": "DELETE /tasks/{id}",
 }
@@ -28,7 +30,13 @@ DIRECT = {
     "tick_retries": {"source": "tick", "lane": "retry", "batch_size": 20, "concurrency": 8},
     "reclaim": {},
     "archive": {},
+    "operate_queue_list": {"op": "queue.list"},
+    "operate_queue_pause": {"op": "queue.pause", "queue": "default"},
+    "operate_task_list": {"op": "task.list", "status": "pending", "limit": 20},
+    "operate_task_explain": {"op": "task.explain", "id": "0" * 24},
+    "operate_stats": {"op": "stats", "since_sec": 86400},
 }
+OPERATIONS = {path.stem for path in EVENTS.glob("operate_*.json")}
 FIELDS_OF_A_PROXY_EVENT = {
     "resource",
     "path",
@@ -56,7 +64,9 @@ def task_in(name: str) -> dict[str, Any]:
 
 
 def test_these_are_all_events_there_are() -> None:
-    assert {path.stem for path in EVENTS.glob("*.json")} == {*HTTP, *DIRECT, "execute_failed"}
+    assert {path.stem for path in EVENTS.glob("*.json")} == {
+        *HTTP, *DIRECT, *OPERATIONS, "execute_failed", "enqueue_direct", "enqueue_recurring",
+    }  # fmt: skip
 
 
 def test_the_readme_says_what_each_is() -> None:
@@ -109,10 +119,21 @@ def test_no_two_requests_have_one_request_id() -> None:
     assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.parametrize("name", [name for name, route in HTTP.items() if route.startswith("POST")])
+@pytest.mark.parametrize("name", [name for name, route in HTTP.items() if route == "POST /tasks"])
 def test_a_post_holds_a_task_that_fits_the_request(name: str) -> None:
     assert NewTask.model_validate_json(load(name)["body"]).name == task_in(name)["name"]
     assert load(name)["headers"]["Content-Type"] == "application/json"
+
+
+def test_a_batch_holds_tasks_that_fit_the_request() -> None:
+    assert [task.payload for task in Batch.model_validate_json(load("enqueue_batch")["body"]).tasks] == [
+        {"n": 1}, {"n": 2},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "recurs"), [("enqueue_direct", False), ("enqueue_recurring", True)])
+def test_a_direct_invocation_fits_the_request(name: str, *, recurs: bool) -> None:
+    assert (read_direct(load(name)).occurrence is not None) == recurs
 
 
 @pytest.mark.parametrize("name", ["get_task", "cancel_task"])

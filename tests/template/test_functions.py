@@ -20,6 +20,7 @@ TABLE = {
     "ExecuteFunction": Expected(memory=1024, timeout={"Ref": "ExecuteTimeout"}, retries=0, max_age=60),
     "ReclaimFunction": Expected(memory=512, timeout=50, retries=0, max_age=60),
     "ArchiveFunction": Expected(memory=512, timeout=240, retries=0, max_age=60),
+    "OperateFunction": Expected(memory=512, timeout=15, retries=0, max_age=60),
 }
 each_function = pytest.mark.parametrize("name", TABLE)
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tidemill.errors import InvalidRequestError
+from tidemill.indexes import OCCURRENCE_KEPT
+from tidemill.requests import read_direct
 
 SCHEDULES: dict[str, tuple[object, str]] = {
     "ExecuteFunctionTick": ({"Ref": "ExecuteSchedule"}, "tick.json"),
     "ReclaimFunctionTick": ("rate(1 minute)", "reclaim.json"),
     "ArchiveFunctionTick": ("rate(5 minutes)", "archive.json"),
 }
+RECURRING = "EnqueueFunctionRecurringExample"
 ACCEPTED = [
     "rate(1 minute)",
     "rate(2 minutes)",
@@ -94,7 +100,44 @@ REFUSED = [
 
 
 def test_these_are_all_schedules_there_are(resources: dict[str, Any]) -> None:
-    assert {name for name, r in resources.items() if r["Type"] == "AWS::Scheduler::Schedule"} == SCHEDULES.keys()
+    assert {name for name, r in resources.items() if r["Type"] == "AWS::Scheduler::Schedule"} == {*SCHEDULES, RECURRING}
+
+
+def test_the_example_of_a_recurring_task_is_off_until_somebody_enables_it(resources: dict[str, Any]) -> None:
+    properties = resources[RECURRING]["Properties"]
+
+    assert properties["State"] == "DISABLED"
+    assert properties["ScheduleExpressionTimezone"] == "UTC"  # F33
+    assert "Name" not in properties
+
+
+def test_a_recurring_task_sends_its_sample_event_once_the_placeholders_are_filled_in(
+    resources: dict[str, Any], parameters: dict[str, Any], root: Path
+) -> None:
+    properties = resources[RECURRING]["Properties"]
+    sample = json.loads((root / "events" / "enqueue_recurring.json").read_text())
+    filled_in = {
+        "<aws.scheduler.schedule-arn>": sample["occurrence"]["schedule"],
+        "<aws.scheduler.scheduled-time>": sample["occurrence"]["at"],
+    }
+
+    sent = properties["Target"]["Input"]
+    with pytest.raises(InvalidRequestError):
+        read_direct(json.loads(sent))  # as a rule of EventBridge would send it
+    for placeholder, value in filled_in.items():
+        sent = sent.replace(placeholder, value)
+
+    assert json.loads(sent) == sample
+    assert read_direct(json.loads(sent)).occurrence is not None
+    assert properties["Target"]["Arn"] == {"Fn::GetAtt": ["EnqueueFunction", "Arn"]}
+    assert re.fullmatch(parameters["ExecuteSchedule"]["AllowedPattern"], properties["ScheduleExpression"])
+
+
+def test_a_recurring_task_is_delivered_again_for_a_day(resources: dict[str, Any]) -> None:
+    retried = resources[RECURRING]["Properties"]["Target"]["RetryPolicy"]
+
+    assert retried == {"MaximumRetryAttempts": 185, "MaximumEventAgeInSeconds": 86400}
+    assert timedelta(seconds=retried["MaximumEventAgeInSeconds"]) < OCCURRENCE_KEPT
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
