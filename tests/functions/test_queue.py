@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta, timezone
@@ -293,3 +294,13 @@ def test_a_task_that_would_be_born_expired_is_refused(queue: Queue, db: Database
     assert fields(refused) == ["expires_at"]
     assert fields(several) == ["1.expires_at"]
     assert db.tasks.count_documents({}) == 0
+
+
+def test_python_has_the_names_the_order_and_the_defaults_of_a_request() -> None:
+    names = {"delay": "delay_sec", "timeout": "timeout_sec"}  # timedeltas there
+    parameters = list(inspect.signature(Queue.enqueue).parameters.values())[1:]
+
+    assert parameters[-1].name == "session"
+    assert [names.get(one.name, one.name) for one in parameters[:-1]] == list(NewTask.model_fields)
+    for one in parameters[2:-1]:
+        assert one.default == NewTask.model_fields[names.get(one.name, one.name)].default

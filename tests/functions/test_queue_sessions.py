@@ -15,7 +15,7 @@ from pymongo.database import Database
 from tidemill import DuplicateKeyError, InvalidRequestError, Queue, indexes
 from tidemill.testing import Mongod
 
-WAYS = ("enqueue", "keyed", "many")
+WAYS = ("enqueue", "keyed", "many", "many keyed")
 
 
 @pytest.fixture
@@ -30,8 +30,9 @@ def session(client: MongoClient[Any]) -> Iterator[ClientSession]:
 
 
 def enqueue(queue: Queue, way: str, session: ClientSession) -> None:
-    if way == "many":
-        queue.enqueue_many([{"name": "send", "payload": {"n": n}} for n in range(3)], session=session)
+    if way.startswith("many"):
+        keys = [{"idempotency_key": f"k-{n}"} if way == "many keyed" else {} for n in range(3)]
+        queue.enqueue_many([{"name": "send", "payload": {"n": n}} | key for n, key in enumerate(keys)], session=session)
     else:
         queue.enqueue("send", {}, idempotency_key="k" if way == "keyed" else None, session=session)
 
@@ -45,7 +46,7 @@ def test_a_task_exists_once_the_transaction_commits(
         enqueue(queue, way, session)
         assert db.tasks.count_documents({}) == 0
 
-    assert db.tasks.count_documents({}) == (3 if way == "many" else 1)
+    assert db.tasks.count_documents({}) == (3 if way.startswith("many") else 1)
     assert db.orders.count_documents({}) == 1
 
 
@@ -117,3 +118,45 @@ def test_a_standalone_server_takes_tasks_without_transactions() -> None:
         ids = [queue.enqueue("send", {}), *(queue.enqueue("send", {}, idempotency_key="k") for _ in range(2))]
 
         assert len(set(ids)) == client["x"].tasks.count_documents({}) == 2
+
+
+def test_keys_that_are_taken_do_not_abort_the_callers_transaction(
+    queue: Queue, db: Database[Any], session: ClientSession
+) -> None:
+    first = queue.enqueue("send", {}, idempotency_key="k")
+
+    with session.start_transaction():
+        db.orders.insert_one({"_id": 7}, session=session)
+        again, new = queue.enqueue_many(
+            [{"name": "send", "payload": {}, "idempotency_key": key} for key in ("k", "new")], session=session
+        )
+        with pytest.raises(DuplicateKeyError) as conflict:
+            queue.enqueue_many([{"name": "send", "payload": {"n": 1}, "idempotency_key": "k"}], session=session)
+
+    assert (again, conflict.value.task_id) == (first, first)
+    assert [one.field for one in conflict.value.problems] == ["0.idempotency_key"]
+    assert {task["_id"] for task in db.tasks.find()} == {first, new}
+    assert db.orders.count_documents({}) == 1
+
+
+def test_a_key_that_another_transaction_takes_meanwhile_repeats_the_callers(
+    queue: Queue, db: Database[Any], session: ClientSession
+) -> None:
+    wanted = [{"name": "send", "payload": {}, "idempotency_key": "k"}]
+    others: list[object] = []
+
+    def work(own: ClientSession) -> list[object]:
+        db.orders.find_one({}, session=own)  # the transaction begins, and sees nothing of what follows
+        if not others:
+            others.extend(queue.enqueue_many(wanted))
+        return queue.enqueue_many(wanted, session=own)
+
+    assert session.with_transaction(work) == others
+    assert db.tasks.count_documents({}) == 1
+
+
+def test_more_than_a_thousand_are_stored_a_thousand_at_a_time(queue: Queue, db: Database[Any]) -> None:
+    ids = queue.enqueue_many({"name": "send", "payload": {"n": n}} for n in range(2001))
+
+    assert [task["_id"] for task in db.tasks.find().sort("payload.n", 1)] == ids
+    assert len(ids) == 2001

@@ -123,3 +123,10 @@ def test_nothing_printed_gets_into_a_socket_where_the_standard_files_are_closed(
     assert subprocess.run(shell, env=environment, timeout=60, check=False).returncode == 0
 
     assert told.read_text() == "[Returned(result=None), Returned(result=None)]"
+
+
+@pytest.mark.parametrize("ids", [("c", "t"), (None, None)])
+def test_a_function_is_told_the_ids_of_who_enqueued_it(nursery: Nursery, ids: tuple[str | None, str | None]) -> None:
+    order = an_order("tells_who_asked", correlation_id=ids[0], traceparent=ids[1])
+
+    assert nursery.run(order, cancelled=threading.Event()) == Returned(list(ids))

@@ -36,6 +36,11 @@ def echo(payload: _Payload, ctx: TaskContext) -> _Payload:
     return {"payload": payload, "task_id": ctx.task_id, "attempt": ctx.attempt, "is_last": ctx.is_last_attempt}
 
 
+@task("hostile.tells_who_asked")
+def tells_who_asked(_payload: _Payload, ctx: TaskContext) -> list[str | None]:
+    return [ctx.correlation_id, ctx.traceparent]
+
+
 @task("hostile.length")
 def measures(payload: _Payload) -> int:
     return len(payload["text"])
