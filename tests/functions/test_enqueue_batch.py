@@ -212,7 +212,7 @@ def test_a_transaction_that_keeps_failing_is_503_and_nothing_is_stored(
 @pytest.fixture(scope="module")
 def alone() -> Any:
     """A standalone server, which has no transactions."""
-    with Mongod(standalone=True) as mongod, MongoClient(mongod.uri, tz_aware=True) as client:
+    with Mongod(standalone=True) as mongod, MongoClient[dict[str, Any]](mongod.uri, tz_aware=True) as client:
         yield client
 
 

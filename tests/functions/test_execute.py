@@ -17,7 +17,8 @@ from pymongo.database import Database
 from tests.builders import document
 from tests.functions.calls import app, request
 from tests.functions.conftest import Deployed
-from tests.functions.test_enqueue_events import SCHEDULED, V2
+from tests.functions.test_enqueue_direct import SCHEDULED
+from tests.functions.test_enqueue_events import V2
 from tidemill import InvalidRequestError, UnavailableError, bootstrap
 from tidemill.conclusions import Conclusion
 from tidemill.errors import IsolationError, RegistrationError

@@ -107,7 +107,7 @@ def test_a_session_without_a_transaction_is_taken(queue: Queue, db: Database[Any
     for way in WAYS:
         enqueue(queue, way, session)
 
-    assert db.tasks.count_documents({}) == 5
+    assert db.tasks.count_documents({}) == 8
 
 
 def test_a_standalone_server_takes_tasks_without_transactions() -> None:

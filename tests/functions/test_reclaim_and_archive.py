@@ -11,7 +11,8 @@ from pymongo.database import Database
 from tests.builders import document
 from tests.functions.calls import app, request, sample
 from tests.functions.conftest import Deployed
-from tests.functions.test_enqueue_events import ALB, SCHEDULED, V2
+from tests.functions.test_enqueue_direct import SCHEDULED
+from tests.functions.test_enqueue_events import ALB, V2
 from tidemill import InvalidRequestError
 from tidemill.reclaim import GAUGES, NAMES
 from tidemill.testing import FakeContext

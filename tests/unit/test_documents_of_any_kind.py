@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_what_was_read_can_be_settled_whatever_it_was(fields: dict[str, Any], li
 def test_a_task_of_any_kind_can_be_told(fields: dict[str, Any]) -> None:
     found = read(raw(document(T0) | fields))
 
-    assert isinstance(found, Malformed) or told(found).status == 200
+    assert isinstance(found, Malformed) or json.dumps(told(found).model_dump(), allow_nan=False)
 
 
 @given(ANYTHING, st.sampled_from([None, "noop"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -87,11 +87,6 @@ def plain(error: HttpError) -> dict[str, Any]:
     """Return *error* as the answer to an event that no route can read."""
     status, body, headers = refusal(error)
     return {"statusCode": status, "headers": headers, "body": json.dumps(body.model_dump())}
-
-
-def document(error: HttpError) -> Mapping[str, Any]:
-    """Return *error* as the answer to who is told no status."""
-    return refusal(error)[1].model_dump()
 
 
 def _moment(moment: datetime | None) -> str | None:
