@@ -5,8 +5,9 @@ READY := $(VENV)/.ready
 ARGS ?=
 # Tests wait more than they work: for servers, processes and time.
 TEST_PROCESSES ?= 6
+FUZZ_SEC ?= 900
 
-.PHONY: help setup demo test check format lock clean
+.PHONY: help setup demo serve openapi test fuzz check format lock clean
 help:
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
 
@@ -18,8 +19,17 @@ $(READY): requirements/venv.sh requirements/dev.txt layers/core/pyproject.toml
 demo: $(READY) ## 200 webhooks through MongoDB, with crashes, in a minute (ARGS=--json)
 	@$(PYTHON) -m demo $(ARGS)
 
+serve: $(READY) ## the HTTP API on this machine, with its documentation (PORT=8000, BIND=0.0.0.0, ARGS="--tick 10")
+	@PORT="$(PORT)" BIND="$(BIND)" exec $(PYTHON) -m demo.serve $(ARGS)
+
+openapi: $(READY) ## write the OpenAPI document of the HTTP API to build/openapi.json
+	@$(PYTHON) -m demo.openapi
+
 test: $(READY) ## run every test (ARGS="-k claim", TEST_PROCESSES=0 for one after the other)
 	@$(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(ARGS)
+
+fuzz: $(READY) ## send the HTTP API all kinds of requests, for FUZZ_SEC=900 seconds
+	@FUZZ_SEC="$(FUZZ_SEC)" $(PYTHON) -m pytest -rP --show-capture=stdout tests/fuzz $(ARGS)
 
 check: $(READY) ## lint, format, types, import rules
 	@$(VENV)/bin/ruff check .

@@ -71,7 +71,8 @@ class Front:
             self._send("get_task", about("get_task", body["id"]))
 
     def _note(self, body: dict[str, Any], *, behaviour: str, ends: str) -> None:
-        self.accepted[ObjectId(body["id"])] = Accepted(behaviour=behaviour, ends=ends)
+        for one in body.get("tasks", [body]):
+            self.accepted[ObjectId(one["id"])] = Accepted(behaviour=behaviour, ends=ends)
 
     def _send(self, name: str, request: Event) -> tuple[int, dict[str, Any]]:
         status, body = self._answer(request)
@@ -80,4 +81,6 @@ class Front:
 
     def _answer(self, request: Event) -> tuple[int, dict[str, Any]]:
         answer = self._handler(request, Context(timeout_sec=10))
+        if "statusCode" not in answer:  # it was invoked directly
+            return HTTPStatus.ACCEPTED, answer
         return answer["statusCode"], json.loads(answer["body"])

@@ -37,14 +37,19 @@ Handler: TypeAlias = Callable[[Event, Context], dict[str, Any]]
 
 
 def handler(function: str) -> Handler:
-    """Return the handler in ``functions/<function>/app.py``; all of these modules are called ``app``."""
+    """Return the handler in ``functions/<function>/app.py``."""
+    found: Handler = module(function).lambda_handler
+    return found
+
+
+def module(function: str) -> ModuleType:
+    """Return ``functions/<function>/app.py``, imported anew; all of these modules are called ``app``."""
     spec = importlib.util.spec_from_file_location(f"{function}_app", ROOT / "functions" / function / "app.py")
     if spec is None or spec.loader is None:
         raise ImportError(f"there is no function {function}")
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: Handler = module.lambda_handler
-    return found
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
 
 
 def event(name: str, *, filled_in: Mapping[str, str] | None = None) -> Event:

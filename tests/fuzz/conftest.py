@@ -1,0 +1,51 @@
+"""The HTTP front on a real database, for requests without end."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from demo.openapi import document
+from demo.serve.gateway import Gateway
+from tests.functions import calls
+from tests.fuzz.front import Front
+from tidemill import bootstrap, control, indexes
+from tidemill.clock import ServerClock
+from tidemill.registry import load
+from tidemill.testing import Mongod
+
+
+@pytest.fixture(scope="session")
+def api() -> Mapping[str, Any]:
+    """The OpenAPI document."""
+    return document(calls.app("enqueue").app)
+
+
+@pytest.fixture(scope="module")
+def front(api: Mapping[str, Any], mongod: Mongod, client: MongoClient[dict[str, Any]]) -> Iterator[Front]:
+    """The front, behind a gateway, on a database of its own."""
+    db = client[f"test_{uuid.uuid4().hex}"]
+    indexes.create(db, retention=timedelta(days=7))
+    control.declare_types(db, load("tasks"), release="1", now=ServerClock(db).now())
+    enqueue = calls.app("enqueue")
+    cached = [value for value in vars(bootstrap).values() if hasattr(value, "cache_clear")]
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("MONGODB_URI", mongod.uri)
+        environment.setenv("MONGODB_DATABASE", db.name)
+        environment.setattr(enqueue.logger, "info", lambda *_, **__: None)  # a line for each would be all one saw
+        for one in cached:
+            one.cache_clear()
+        front = Front(handler=enqueue.lambda_handler, gateway=Gateway(enqueue.lambda_handler, api), db=db)
+        try:
+            front.fill()
+            yield front
+        finally:
+            bootstrap.database("enqueue", timeout_sec=4.0).client.close()
+            for one in cached:
+                one.cache_clear()
+    client.drop_database(db.name)
