@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-FUNCTIONS = ("enqueue", "execute", "reclaim", "archive")
+FUNCTIONS = ("enqueue", "execute", "reclaim", "archive", "operate")
 CALLER = "k9p2s7x4q1"  # the id of the API key in events/
 
 

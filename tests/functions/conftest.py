@@ -53,7 +53,7 @@ class Watch(CommandListener):
 
 
 class Deployed:
-    """The four functions in one process, each with the clients it makes for itself.
+    """The functions in one process, each with the clients it makes for itself.
 
     ``timeout_ms`` shortens what the clients made from then on wait for an operation, where a test waits for it.
     """

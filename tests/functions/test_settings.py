@@ -18,7 +18,7 @@ from tidemill.errors import UnsupportedServerError
 from tidemill.testing import FakeContext, Mongod
 
 NOOP = {"name": "noop", "payload": {}}
-OTHERS = tuple(one for one in FUNCTIONS if one != "enqueue")
+OTHERS = tuple(one for one in FUNCTIONS if one not in {"enqueue", "operate"})
 IMPORT_ALL = """
 import importlib.util, sys
 for path in sys.argv[1:]:

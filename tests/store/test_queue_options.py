@@ -43,7 +43,7 @@ def test_the_default_queue_needs_no_declaration(db: Database[Any], now: datetime
 def test_a_queue_that_is_not_declared_is_refused_and_not_made(db: Database[Any], now: datetime) -> None:
     assert options_of(db, "ue") is None
 
-    with pytest.raises(InvalidRequestError, match="queue: is not declared: run `tidemill declare ue` once"):
+    with pytest.raises(InvalidRequestError, match="queue: is not declared: run `tidemill ops queue declare ue` once"):
         change_queue(db, "ue", ALL, now=now)
 
     assert listed_queues(db) == []

@@ -19,9 +19,12 @@ from tidemill.testing import Mongod
 
 LONG_AGO = datetime(2026, 7, 1, tzinfo=UTC)
 HOUR_SEC = 3600.0
-FUNCTIONS = ("enqueue", "execute", "reclaim", "archive")
+FUNCTIONS = ("enqueue", "execute", "reclaim", "archive", "operate")
 NO_LINGER = {"LINGER_SEC": "0"}
-EVENTS: dict[str, Any] = {"enqueue": request(body={"name": "noop", "payload": {}})}
+EVENTS: dict[str, Any] = {
+    "enqueue": request(body={"name": "noop", "payload": {}}),
+    "operate": sample("operate_queue_list"),
+}
 OPEN_TO_HTTP = {"_id": "noop", "http": True}
 REMEMBERED = """
 from pathlib import Path
@@ -46,6 +49,8 @@ def call(container: Container, function: str) -> bool:
     if outcome.raised is not None:
         assert outcome.raised == "UnavailableError"
         return False
+    if function == "operate":
+        return "queues" in outcome.returned
     return function != "enqueue" or outcome.returned["statusCode"] == 202
 
 

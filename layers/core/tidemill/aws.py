@@ -1,4 +1,4 @@
-"""What Tidemill asks AWS for: the secret that holds MongoDB's URI, and executors to be started.
+"""What Tidemill asks AWS for: the secret that holds MongoDB's URI, executors to be started, an operator's questions.
 
 boto3 is imported where something is asked for: that costs 0.3 s, which a plain URI does not need.
 """
@@ -6,16 +6,20 @@ boto3 is imported where something is asked for: that costs 0.3 s, which a plain 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from tidemill.errors import SettingsError
+from tidemill.errors import SettingsError, TidemillError
 from tidemill.summon import SummonError
 
 if TYPE_CHECKING:
     from mypy_boto3_lambda import LambdaClient
 
 SummonSource: TypeAlias = Literal["wake", "backlog"]
+
+PATIENCE_SEC: Final = 20.0
+"""How long an operator waits for the function that is asked."""
 
 _ARN_PARTS: Final = 7
 """``arn:aws:lambda:region:account:function:name``, before a qualifier."""
@@ -97,6 +101,89 @@ def lambda_client() -> LambdaClient:
         return boto3.client("lambda", config=short)
     except BotoCoreError as error:
         raise SummonError(f"there is no client for Lambda ({type(error).__name__})") from None
+
+
+class InvokeError(TidemillError):
+    """A function that was to be asked gave no answer of its own; the message says why, and shows no secret."""
+
+
+def invoked(function: str, event: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any JSON
+    """Return what *function*, by its name or ARN, answers to *event*.
+
+    Raises:
+        InvokeError: AWS was not reached, refused, or the function failed.
+    """
+    try:
+        import boto3  # noqa: F401, PLC0415 - for the sentence; `operator_client` takes it
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise InvokeError("--function needs the package boto3: pip install 'tidemill[lambda]'") from None
+    try:
+        answer = operator_client(_region(function)).invoke(FunctionName=function, Payload=json.dumps(event).encode())
+        content = answer["Payload"].read()
+    except ClientError as error:
+        raise InvokeError(_refusal(str(error.response.get("Error", {}).get("Code")), function)) from None
+    except (BotoCoreError, ValueError) as error:  # a ValueError where a name or an address makes no URL
+        raise InvokeError(_failure(type(error).__name__, function)) from None
+    if answer.get("FunctionError"):
+        raise InvokeError(f"{function} failed ({_error_type(content)}): its log says why")
+    return _json(content)
+
+
+def operator_client(region: str | None) -> LambdaClient:
+    """Return a client for `invoked`; *region* is the one that an ARN names."""
+    import boto3  # noqa: PLC0415
+    from botocore.config import Config  # noqa: PLC0415
+
+    patient = Config(connect_timeout=2, read_timeout=PATIENCE_SEC, retries={"total_max_attempts": 1})
+    return boto3.client("lambda", region_name=region, config=patient)
+
+
+def _region(function: str) -> str | None:
+    arn = unqualified(function)
+    return None if arn is None else arn.split(":")[3]
+
+
+def _refusal(code: str, function: str) -> str:
+    match code:
+        case "ResourceNotFoundException":
+            return f"there is no function {function} in this account and region"
+        case "AccessDeniedException":
+            return f"these AWS credentials may not invoke {function} (lambda:InvokeFunction)"
+        case "ExpiredTokenException" | "UnrecognizedClientException" | "InvalidSignatureException":
+            return f"AWS does not take these credentials ({code}): log in again"
+        case _:
+            return f"AWS did not invoke {function} ({code})"
+
+
+def _failure(kind: str, function: str) -> str:
+    match kind:
+        case "NoRegionError" | "InvalidRegionError":
+            return f"AWS needs a region ({kind}): set AWS_DEFAULT_REGION, or give the ARN of the function"
+        case "ProfileNotFound":
+            return "there is no such AWS profile: see AWS_PROFILE"
+        case "NoCredentialsError" | "PartialCredentialsError":
+            return f"there are no AWS credentials ({kind}): log in, or set AWS_PROFILE"
+        case "ReadTimeoutError":
+            return f"{function} did not answer within {PATIENCE_SEC:g} s; it may have done what was asked"
+        case "ParamValidationError":
+            return f"{function} is neither the name nor the ARN of a function"
+        case _:
+            return f"AWS was not reached ({kind})"
+
+
+def _error_type(content: bytes) -> str:
+    """Return the kind of a function's failure; its message may hold anything."""
+    failure = _json(content)
+    kind = failure.get("errorType") if isinstance(failure, dict) else None
+    return kind if isinstance(kind, str) and kind.replace(".", "").isidentifier() else "for no reason it could give"
+
+
+def _json(content: bytes) -> Any:  # noqa: ANN401 - any
+    try:
+        return json.loads(content)
+    except ValueError:
+        return None
 
 
 def _secret_text(arn: str) -> str:

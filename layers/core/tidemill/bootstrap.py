@@ -32,6 +32,7 @@ from tidemill.executor import Order, Runtime
 from tidemill.executor.linger import SUMMONED_SEC
 from tidemill.isolation import Isolation, Nursery
 from tidemill.model import LANES
+from tidemill.operations import Desk
 from tidemill.reclaim import Keeper
 from tidemill.registry import Registry, load
 from tidemill.requests import MAX_TIMEOUT_SEC, ExecuteRequest
@@ -225,6 +226,13 @@ def archives() -> tuple[Tasks, Tasks, ServerClock]:
     """Return the tasks, the dead letters, and the clock."""
     db = database("archive")
     return open_tasks(db), open_tasks(db, DEAD_LETTERS), ServerClock(db)
+
+
+@cache
+def desk() -> Desk:
+    """Return what the operate function works with."""
+    db = database("operate", timeout_sec=4.0)
+    return Desk(db=db, clock=ServerClock(db), retry=chosen().retry, is_deployed=True)
 
 
 def order(request: ExecuteRequest, context: Context | None) -> Order:

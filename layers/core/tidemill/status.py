@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -144,8 +145,10 @@ def queue_status(db: Database[Any], queue: str, *, now: datetime) -> QueueStatus
         InvalidRequestError: There is no such queue: it is not declared and holds nothing.
     """
     options = options_of(db, queue)
-    if options is None and queue not in known_queues(db):
-        raise InvalidRequestError([Problem("queue", f"there is no queue {queue}")])
+    if options is None:
+        known = known_queues(db)
+        if queue not in known:
+            raise InvalidRequestError([Problem("queue", no_queue(queue, known))])
     return _status(open_tasks(db), queue, options or QueueOptions(), now=now)
 
 
@@ -160,6 +163,12 @@ def known_queues(db: Database[Any]) -> list[str]:
     tasks = open_tasks(db)
     pending = [name for name in claims.queues(tasks) if isinstance(name, str)]
     return sorted({DEFAULT_QUEUE, *listed_queues(db), *pending, *gauges.leased_queues(tasks)})
+
+
+def no_queue(queue: str, known: Sequence[str]) -> str:
+    """Return the sentence that says that *queue* is none of the *known* ones, and which may be meant."""
+    close = difflib.get_close_matches(queue, known, n=1)
+    return f"there is no queue {queue}" + (f", did you mean {close[0]}?" if close else "")
 
 
 def retry_statistics(db: Database[Any], *, since: datetime) -> list[RetryStatistics]:

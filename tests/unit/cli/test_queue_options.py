@@ -1,61 +1,49 @@
-"""`tidemill queue set`: what its options make of what a queue had chosen, and in words."""
+"""`tidemill ops queue set`: which operation its options make, and what a queue has chosen in words."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from tidemill.cli.queue_options import changed, choices, in_words
+from tidemill.cli.ops.queue_options import choices, in_words, naming_the_option, wanted
 from tidemill.errors import InvalidRequestError
+from tidemill.operations import read
 from tidemill.policies import Adaptive, Budget, Pressure, QueueOptions
 
-ALL = QueueOptions(
-    paused=True,
-    selection="oldest_first",
-    retry_share=0.5,
-    max_in_flight_retries=7,
-    pressure=Pressure(adaptive=Adaptive(scale=3, max_sec=9), budget=Budget(per_minute=4, factor=5)),
+NOTHING = asdict(QueueOptions())
+ALL = asdict(
+    QueueOptions(
+        paused=True,
+        selection="oldest_first",
+        retry_share=0.5,
+        max_in_flight_retries=7,
+        pressure=Pressure(adaptive=Adaptive(scale=3, max_sec=9), budget=Budget(per_minute=4, factor=5)),
+    )
 )
-
-
-@pytest.mark.parametrize("options", [QueueOptions(), ALL])
-def test_what_is_not_given_stays(options: QueueOptions) -> None:
-    assert changed(options, {}) == options
 
 
 @pytest.mark.parametrize(
-    ("given", "options"),
+    ("given", "fields"),
     [
-        ({"selection": "retries_first"}, QueueOptions(selection="retries_first")),
-        ({"retry_share": 0.0}, QueueOptions(retry_share=0.0)),
-        ({"max_in_flight_retries": 3}, QueueOptions(max_in_flight_retries=3)),
-        ({"adaptive": "on"}, QueueOptions(pressure=Pressure(adaptive=Adaptive()))),
-        ({"adaptive.scale": 5}, QueueOptions(pressure=Pressure(adaptive=Adaptive(scale=5)))),
-        ({"budget": "on", "budget.factor": 3.0}, QueueOptions(pressure=Pressure(budget=Budget(factor=3.0)))),
-        ({"budget": "off"}, QueueOptions()),
+        ({}, {}),
+        ({"selection": "retries_first"}, {"selection": "retries_first"}),
+        ({"selection": "deployment"}, {"selection": None}),
+        ({"retry_share": 0.0}, {"retry_share": 0.0}),
+        ({"retry_share": "deployment"}, {"retry_share": None}),
+        ({"max_in_flight_retries": 3}, {"max_in_flight_retries": 3}),
+        ({"max_in_flight_retries": "none"}, {"max_in_flight_retries": None}),
+        ({"adaptive": "on"}, {"adaptive": {}}),
+        ({"adaptive": "off"}, {"adaptive": None}),
+        ({"adaptive.scale": 5}, {"adaptive": {"scale": 5}}),
+        ({"adaptive": "on", "adaptive.max_sec": 9.5}, {"adaptive": {"max_sec": 9.5}}),
+        ({"budget": "on", "budget.factor": 3.0}, {"budget": {"factor": 3.0}}),
+        ({"budget": "off"}, {"budget": None}),
     ],
 )
-def test_what_is_given_is_set(given: dict[str, Any], options: QueueOptions) -> None:
-    assert changed(QueueOptions(), given) == options
-
-
-@pytest.mark.parametrize(
-    ("given", "field"),
-    [
-        ({"selection": "deployment"}, "selection"),
-        ({"retry_share": "deployment"}, "retry_share"),
-        ({"max_in_flight_retries": "none"}, "max_in_flight_retries"),
-    ],
-)
-def test_a_choice_can_be_taken_back(given: dict[str, Any], field: str) -> None:
-    assert getattr(changed(ALL, given), field) is None
-
-
-def test_switching_on_what_is_on_keeps_its_numbers() -> None:
-    after = changed(ALL, {"adaptive": "on", "budget": "on", "budget.per_minute": 8})
-
-    assert after.pressure == Pressure(adaptive=Adaptive(scale=3, max_sec=9), budget=Budget(per_minute=8, factor=5))
+def test_what_is_given_becomes_the_fields_of_an_operation(given: dict[str, Any], fields: dict[str, Any]) -> None:
+    assert wanted(given) == fields
 
 
 @pytest.mark.parametrize(
@@ -72,14 +60,14 @@ def test_switching_on_what_is_on_keeps_its_numbers() -> None:
     ],
 )
 def test_what_is_not_allowed_is_named_by_its_option(given: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidRequestError) as refused:
-        changed(QueueOptions(), given)
+    with pytest.raises(InvalidRequestError) as refused, naming_the_option():
+        read({"op": "queue.set", "queue": "eu", **wanted(given)})
 
     assert str(refused.value) == sentence
 
 
 def test_only_choices_are_put_into_words() -> None:
-    assert choices(QueueOptions()) == {}
+    assert choices(NOTHING) == {}
     assert choices(ALL) == {
         "selection": "oldest_first",
         "retry share": "0.5",
@@ -90,11 +78,11 @@ def test_only_choices_are_put_into_words() -> None:
 
 
 def test_a_share_of_nothing_is_a_choice() -> None:
-    assert choices(QueueOptions(retry_share=0)) == {"retry share": "0"}
+    assert choices(asdict(QueueOptions(retry_share=0))) == {"retry share": "0"}
 
 
 def test_in_words_the_rest_is_left_to_the_deployment_or_off() -> None:
-    assert in_words(QueueOptions()) == {
+    assert in_words(NOTHING) == {
         "selection": "the deployment's",
         "retry share": "the deployment's",
         "retries in flight": "any number",
@@ -102,4 +90,4 @@ def test_in_words_the_rest_is_left_to_the_deployment_or_off() -> None:
         "retry budget": "off",
         "paused": "no",
     }
-    assert list(in_words(ALL)) == list(in_words(QueueOptions()))
+    assert list(in_words(ALL)) == list(in_words(NOTHING))

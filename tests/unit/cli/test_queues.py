@@ -1,4 +1,4 @@
-"""`tidemill queue`: how full queues are and what they choose, on a database."""
+"""`tidemill ops queue`: how full queues are and what they choose, on a database."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_ls_has_a_row_for_each_queue_declared_or_not(
 ) -> None:
     _fill(db, tasks)
     add(tasks, [document(ServerClock(db).now() + MINUTE, queue="undeclared")])
-    operator.done("queue", "pause", eu)
+    operator.done("ops", "queue", "pause", eu)
 
-    headings, _, *rows = operator.done("queue", "ls").lines
+    headings, _, *rows = operator.done("ops", "queue", "ls").lines
 
     assert headings == "queue       fresh  retry  delayed  processing  oldest due  state"
     assert rows[0].startswith("default         2      2        1           1     10m ")
@@ -48,11 +48,11 @@ def test_ls_has_a_row_for_each_queue_declared_or_not(
 
 
 def test_ls_of_nothing_has_the_default_queue(operator: CommandLine) -> None:
-    assert operator.done("queue", "ls").lines[2].split() == ["default", "0", "0", "0", "0", "-", "open"]
+    assert operator.done("ops", "queue", "ls").lines[2].split() == ["default", "0", "0", "0", "0", "-", "open"]
 
 
 def test_ls_as_json_has_the_status_of_each(operator: CommandLine, eu: str) -> None:
-    first, second = operator.done("queue", "ls", "--json").json
+    first, second = operator.done("ops", "queue", "ls", "--json").json["queues"]
 
     assert (first["queue"], second["queue"]) == ("default", eu)
     assert second["queue_size"] == 0
@@ -63,7 +63,7 @@ def test_status_is_of_the_default_queue_and_lists_what_runs(
 ) -> None:
     _fill(db, tasks)
 
-    said = operator.done("queue", "status")
+    said = operator.done("ops", "queue", "status")
 
     assert said.lines[0] == f"queue default of {db.name} is open"
     assert said.lines[4].split()[:4] == ["2", "2", "1", "1"]
@@ -73,12 +73,14 @@ def test_status_is_of_the_default_queue_and_lists_what_runs(
 
 
 def test_status_tells_what_a_queue_has_chosen(operator: CommandLine, db: Database[Any], eu: str) -> None:
-    operator.done("queue", "set", eu, "--selection", "retries_first")
-    operator.done("queue", "pause", eu)
+    operator.done("ops", "queue", "set", eu, "--selection", "retries_first")
+    operator.done("ops", "queue", "pause", eu)
 
-    said = operator.done("queue", "status", eu)
+    said = operator.done("ops", "queue", "status", eu)
     assert said.lines[0] == f"queue eu of {db.name} is paused: it takes new tasks and starts none"
-    assert operator.done("queue", "status", eu, "--json").json["options"]["selection"] == "retries_first"
+    assert (
+        operator.done("ops", "queue", "status", eu, "--json").json["queue"]["options"]["selection"] == "retries_first"
+    )
     assert said.lines[-3:] == ["its own choices:", "", "selection  retries_first"]
 
 
@@ -86,7 +88,7 @@ def test_numbers_are_read_as_shells_write_them(operator: CommandLine, db: Databa
     pressure = {"adaptive": {"scale": 20.0, "max_sec": 60.0}, "budget": {"per_minute": 50.0, "factor": 2.0}}
     db["queues"].insert_one({"_id": "eu", "max_in_flight_retries": 3.0, "pressure": pressure})
 
-    assert operator.done("queue", "status", "eu").lines[-3:] == [
+    assert operator.done("ops", "queue", "status", "eu").lines[-3:] == [
         "retries in flight  at most 3",
         "adaptive back-off  one more wait per 20 ready tasks, up to 60 s",
         "retry budget       50 a minute, then waits are 2 times as long",
@@ -96,23 +98,51 @@ def test_numbers_are_read_as_shells_write_them(operator: CommandLine, db: Databa
 def test_status_as_json_is_the_document(operator: CommandLine, db: Database[Any], tasks: Tasks) -> None:
     _fill(db, tasks)
 
-    said = operator.done("queue", "status", "--json").json
+    answer = operator.done("ops", "queue", "status", "--json").json
+    said = answer["queue"]
 
     assert 630 <= said.pop("oldest_due_age_sec") < 690
     assert [one["name"] for one in said.pop("current")] == ["noop"]
     assert said.pop("options")["retry_share"] is None
+    assert answer["database"] == db.name
     assert said == {
         "queue": "default", "queue_size": 2, "retry_queue_size": 2, "delayed": 1, "processing": 1, "paused": False,
     }  # fmt: skip
 
 
 def test_a_queue_that_is_not_there_has_no_status(operator: CommandLine) -> None:
-    assert operator.refused("queue", "status", "us") == "queue: there is no queue us"
+    assert operator.refused("ops", "queue", "status", "us") == "queue: there is no queue us"
+
+
+@pytest.mark.parametrize("typo", ["defalt", "eu-centrl", "python-olny"])
+def test_a_name_that_is_nearly_one_is_guessed(
+    operator: CommandLine, db: Database[Any], tasks: Tasks, typo: str
+) -> None:
+    add(tasks, [document(ServerClock(db).now(), queue="python-only")])
+    control.declare_queue(db, "eu-central", now=ServerClock(db).now())
+    meant = {"defalt": "default", "eu-centrl": "eu-central", "python-olny": "python-only"}[typo]
+
+    assert operator.refused("ops", "queue", "status", typo) == f"queue: there is no queue {typo}, did you mean {meant}?"
+    assert operator.refused("ops", "queue", "pause", typo) == (
+        f"queue: is not declared, did you mean {meant}? If not, run `tidemill ops queue declare {typo}` once"
+    )
+
+
+@pytest.mark.parametrize("action", ["declare", "pause"])
+def test_what_can_be_no_queue_is_refused_in_a_sentence(operator: CommandLine, action: str) -> None:
+    assert operator.refused("ops", "queue", action, "e u") == "queue: use up to 63 letters, digits, _ . and -"
+
+
+def test_a_queue_is_declared(operator: CommandLine, db: Database[Any]) -> None:
+    said = operator.done("ops", "queue", "declare", "eu")
+
+    assert said.out == f"queue eu of {db.name} is declared\n"
+    assert control.Directory(db).is_declared("eu")
 
 
 def test_set_stores_what_was_given_and_tells_all_that_holds(operator: CommandLine, db: Database[Any], eu: str) -> None:
     said = operator.done(
-        "queue", "set", eu, "--selection", "weighted", "--retry-share", "0.25", "--max-in-flight-retries", "9",
+        "ops", "queue", "set", eu, "--selection", "weighted", "--retry-share", "0.25", "--max-in-flight-retries", "9",
         "--adaptive", "on", "--adaptive-scale", "20", "--adaptive-cap", "90.5",
         "--budget", "on", "--budget-per-minute", "50", "--budget-factor", "1.5",
     )  # fmt: skip
@@ -136,8 +166,8 @@ def test_set_stores_what_was_given_and_tells_all_that_holds(operator: CommandLin
 
 
 def test_a_second_set_keeps_the_first(operator: CommandLine, db: Database[Any]) -> None:
-    operator.done("queue", "set", "default", "--retry-share", "0.25", "--max-in-flight-retries", "9")
-    operator.done("queue", "set", "default", "--retry-share", "deployment", "--adaptive", "on")
+    operator.done("ops", "queue", "set", "default", "--retry-share", "0.25", "--max-in-flight-retries", "9")
+    operator.done("ops", "queue", "set", "default", "--retry-share", "deployment", "--adaptive", "on")
 
     assert options_of(db, "default") == QueueOptions(max_in_flight_retries=9, pressure=Pressure(adaptive=Adaptive()))
 
@@ -152,7 +182,7 @@ def test_a_second_set_keeps_the_first(operator: CommandLine, db: Database[Any]) 
 def test_a_value_out_of_range_changes_nothing(
     operator: CommandLine, db: Database[Any], option: str, value: str, sentence: str
 ) -> None:
-    assert operator.refused("queue", "set", "default", option, value) == sentence
+    assert operator.refused("ops", "queue", "set", "default", option, value) == sentence
     assert options_of(db, "default") == QueueOptions()
 
 
@@ -174,7 +204,7 @@ def test_a_value_out_of_range_changes_nothing(
 def test_what_set_does_not_understand_is_answered_with_the_usage(
     operator: CommandLine, options: tuple[str, ...], sentence: str
 ) -> None:
-    said = operator("queue", "set", "default", *options)
+    said = operator("ops", "queue", "set", "default", *options)
 
     assert (said.status, said.out) == (2, "")
     assert said.err.startswith("usage: tidemill")
@@ -185,16 +215,17 @@ def test_what_set_does_not_understand_is_answered_with_the_usage(
 def test_a_queue_that_is_not_declared_is_not_changed(
     operator: CommandLine, db: Database[Any], command: tuple[str, ...]
 ) -> None:
-    assert operator.refused("queue", *command) == "queue: is not declared: run `tidemill declare us` once"
+    sentence = "queue: is not declared: run `tidemill ops queue declare us` once"
+    assert operator.refused("ops", "queue", *command) == sentence
     assert db["queues"].find_one({"_id": "us"}) is None
 
 
 def test_pause_and_resume_leave_the_other_choices(operator: CommandLine, db: Database[Any], eu: str) -> None:
-    operator.done("queue", "set", eu, "--retry-share", "0.5")
+    operator.done("ops", "queue", "set", eu, "--retry-share", "0.5")
 
-    paused = operator.done("queue", "pause", eu)
+    paused = operator.done("ops", "queue", "pause", eu)
     assert options_of(db, eu) == QueueOptions(paused=True, retry_share=0.5)
-    resumed = operator.done("queue", "resume", eu)
+    resumed = operator.done("ops", "queue", "resume", eu)
     assert options_of(db, eu) == QueueOptions(paused=False, retry_share=0.5)
 
     assert paused.out == (
@@ -208,11 +239,11 @@ def test_a_queue_that_holds_tasks_can_be_paused_without_opening_it_to_http(
 ) -> None:
     add(tasks, [document(ServerClock(db).now(), queue="python-only")])
 
-    operator.done("queue", "pause", "python-only")
+    operator.done("ops", "queue", "pause", "python-only")
 
     assert options_of(db, "python-only") == QueueOptions(paused=True)
     assert not control.Directory(db).is_declared("python-only")
-    operator.done("declare", "python-only")
+    operator.done("ops", "queue", "declare", "python-only")
     assert control.Directory(db).is_declared("python-only")
     assert options_of(db, "python-only") == QueueOptions(paused=True)
 
@@ -222,7 +253,7 @@ def test_pausing_where_no_executor_ever_was_says_that_another_database_may_be_me
 ) -> None:
     db["task_types"].delete_many({})
 
-    said = operator("queue", "pause", "default")
+    said = operator("ops", "queue", "pause", "default")
 
     assert said.status == 0
     assert said.err == (

@@ -1,4 +1,4 @@
-"""`tidemill stats`: how retries went, on a database."""
+"""`tidemill ops stats`: how retries went, on a database."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_each_queue_has_a_row_and_the_saving_is_called_an_estimate(
     now = ServerClock(db).now()
     add(tasks, [document(now, lane="retry") for _ in range(2)])
 
-    title, _, *headings, _, default, eu = operator.done("stats").lines
+    title, _, *headings, _, default, eu = operator.done("ops", "stats").lines
 
     assert title == "retries of the last 1d"
     assert [line.split() for line in headings] == [
@@ -48,7 +48,7 @@ def test_each_queue_has_a_row_and_the_saving_is_called_an_estimate(
 def test_as_json_they_are_the_documents(operator: CommandLine, db: Database[Any]) -> None:
     _count(db, "default", COUNTS)
 
-    assert operator.done("stats", "--json").json == [
+    assert operator.done("ops", "stats", "--json").json["statistics"] == [
         {
             "queue": "default",
             "total_retries": 8,
@@ -67,27 +67,29 @@ def test_one_queue_can_be_asked_for(operator: CommandLine, db: Database[Any]) ->
     _count(db, "default", COUNTS)
     _count(db, "eu", COUNTS)
 
-    assert [one["queue"] for one in operator.done("stats", "--queue", "eu", "--json").json] == ["eu"]
+    assert [one["queue"] for one in operator.done("ops", "stats", "--queue", "eu", "--json").json["statistics"]] == [
+        "eu"
+    ]
 
 
 @pytest.mark.parametrize(("since", "seen"), [("30m", False), ("2h", True), ("1d", True)])
 def test_only_what_is_recent_enough_counts(operator: CommandLine, db: Database[Any], since: str, *, seen: bool) -> None:
     _count(db, "default", COUNTS, ago=timedelta(hours=1))
 
-    assert bool(operator.done("stats", "--since", since, "--json").json) is seen
+    assert bool(operator.done("ops", "stats", "--since", since, "--json").json["statistics"]) is seen
 
 
 def test_where_nothing_is_counted_that_is_said(operator: CommandLine) -> None:
-    assert operator.done("stats").out == "nothing was counted in the last 1d\n"
-    assert operator.done("stats", "--queue", "e\x1bu", "--since", "90m").out == (
+    assert operator.done("ops", "stats").out == "nothing was counted in the last 1d\n"
+    assert operator.done("ops", "stats", "--queue", "e\x1bu", "--since", "90m").out == (
         "nothing was counted in queue e\\x1bu in the last 1h 30m\n"
     )
-    assert operator.done("stats", "--json").json == []
+    assert operator.done("ops", "stats", "--json").json["statistics"] == []
 
 
 @pytest.mark.parametrize("since", ["", "0h", "-1h", "1", "1w", "1.5h", "99999d", "٣h"])
 def test_a_time_that_is_none_is_answered_with_the_usage(operator: CommandLine, since: str) -> None:
-    said = operator("stats", f"--since={since}")
+    said = operator("ops", "stats", f"--since={since}")
 
     assert (said.status, said.out) == (2, "")
     assert "must be like 30m, 6h or 7d" in said.err
@@ -97,6 +99,6 @@ def test_an_index_that_is_missing_is_told(operator: CommandLine, db: Database[An
     _count(db, "default", COUNTS)
     db["queue_stats"].drop_index("retention")
 
-    assert operator.refused("stats") == (
+    assert operator.refused("ops", "stats") == (
         "an index of queue_stats is missing: run `tidemill indexes` once, then try again"
     )

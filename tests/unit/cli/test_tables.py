@@ -1,51 +1,13 @@
-"""How commands speak: widths, times, spans, and text that anybody may have written."""
+"""How commands speak: widths, and text that anybody may have written."""
 
 from __future__ import annotations
 
 import io
 import sys
-from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from tests.conftest import T0
 from tidemill.cli import tables
-
-HOUR = timedelta(hours=1)
-
-
-@pytest.mark.parametrize(
-    ("length", "text"),
-    [
-        (timedelta(), "0s"),
-        (timedelta(milliseconds=12), "12ms"),
-        (timedelta(seconds=1), "1s"),
-        (timedelta(seconds=4.24), "4.2s"),
-        (timedelta(seconds=59.9), "59.9s"),
-        (timedelta(seconds=59.96), "1m"),
-        (timedelta(seconds=303), "5m 3s"),
-        (timedelta(minutes=30), "30m"),
-        (timedelta(seconds=3599.7), "1h"),
-        (2 * HOUR + timedelta(seconds=9), "2h"),
-        (51 * HOUR, "2d 3h"),
-        (timedelta(days=9000), "9000d"),
-    ],
-)
-def test_a_span_is_told_in_its_two_largest_units(length: timedelta, text: str) -> None:
-    assert tables.span(length) == text
-
-
-def test_times_are_told_in_utc_wherever_they_come_from() -> None:
-    elsewhere = datetime(2031, 7, 1, 11, 0, 0, 250_000, tzinfo=timezone(2 * HOUR))
-
-    assert tables.moment(elsewhere) == "2031-07-01 09:00:00"
-    assert tables.moment(elsewhere, timespec="milliseconds") == "2031-07-01 09:00:00.250"
-    assert tables.stamp(elsewhere) == "2031-07-01T09:00:00.250Z"
-
-
-@pytest.mark.parametrize(("now", "distance"), [(T0 - HOUR, "in 1h"), (T0 + HOUR, "1h ago"), (T0, "0s ago")])
-def test_a_time_says_how_far_away_it_is(now: datetime, distance: str) -> None:
-    assert tables.moment_from(T0, now=now) == f"2031-07-01 09:00:00 UTC ({distance})"
 
 
 def test_what_would_steer_a_terminal_is_spelled_out_in_one_line() -> None:
@@ -92,6 +54,16 @@ def test_a_long_fact_goes_on_below_its_beginning(monkeypatch: pytest.MonkeyPatch
         "name        noop",
         "last error  a receiver that answers 503",
         "            again and again",
+    ]
+
+
+def test_a_long_point_goes_on_below_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+
+    assert tables.points(["short", "a sentence that is longer than a terminal\x1b"]).splitlines() == [
+        "- short",
+        "- a sentence that is longer than a",
+        "  terminal\\x1b",
     ]
 
 

@@ -1,4 +1,4 @@
-"""`tidemill task show`: how one task stands, on a database."""
+"""`tidemill ops task show`: how one task stands, on a database."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from pymongo.database import Database
 from tests.builders import MINUTE, add, claim_one, document
 from tests.conftest import T0
 from tests.unit.cli.conftest import CommandLine, Said
-from tidemill.cli.tasks import unlogged
+from tidemill.cli.ops.task_text import unlogged
 from tidemill.client import Queue
-from tidemill.model import Attempt
 from tidemill.store import Tasks
 
 SECRET = "s3cret-of-a-customer"
@@ -24,10 +23,6 @@ def _line(attempt: int, **fields: Any) -> dict[str, Any]:
     return {
         "attempt": attempt, "status": "failed", "started_at": started, "duration_ms": 1500, "note": "503",
     } | fields  # fmt: skip
-
-
-def _attempt(number: int) -> Attempt:
-    return Attempt(attempt=number, status="failed", started_at=T0, duration_ms=1, note="")
 
 
 def _facts(said: Said) -> dict[str, str]:
@@ -62,7 +57,7 @@ def test_a_task_that_waits_for_its_retry_says_when_and_why(operator: CommandLine
         ],
     )
 
-    said = operator.done("task", "show", str(task_id))
+    said = operator.done("ops", "task", "show", str(task_id))
 
     facts = _facts(said)
     assert facts.pop("next retry").startswith("2031-07-01 09:05:00 UTC (in ")
@@ -88,7 +83,7 @@ def test_a_task_that_waits_for_its_retry_says_when_and_why(operator: CommandLine
 def test_a_fresh_task_is_due_and_has_no_log(operator: CommandLine, tasks: Tasks, now: datetime) -> None:
     [task_id] = add(tasks, [document(now, max_retries=0, next_retry_at=now, expires_at=now + MINUTE)])
 
-    said = operator.done("task", "show", str(task_id))
+    said = operator.done("ops", "task", "show", str(task_id))
 
     assert _facts(said)["due"].startswith("2031-07-01 09:00:00 UTC (in ")
     assert _facts(said)["expires"].startswith("2031-07-01 09:01:00 UTC (in ")
@@ -102,7 +97,7 @@ def test_a_running_task_says_who_holds_it_since_and_until_when(
     add(tasks, [document(now)])
     task = claim_one(tasks, now, owner="request-7")
 
-    said = operator.done("task", "show", str(task.id))
+    said = operator.done("ops", "task", "show", str(task.id))
 
     assert task.lease is not None
     assert "held by   request-7 since 2031-07-01 09:00:00 UTC" in said.out
@@ -117,7 +112,7 @@ def test_a_request_to_stop_leaves_the_time_of_the_claim(
     task = claim_one(tasks, now, owner="request-7")
     Queue(db).cancel(task.id)
 
-    facts = _facts(operator.done("task", "show", str(task.id)))
+    facts = _facts(operator.done("ops", "task", "show", str(task.id)))
 
     assert facts["held by"].startswith("request-7 since 2031-07-01 09:00:00 UTC")
     assert facts["cancel asked"].endswith("ago)")
@@ -129,7 +124,7 @@ def test_a_lease_that_proves_nothing_is_nobodys(
 ) -> None:
     [task_id] = add(tasks, [document(now, status="processing", lease=lease)])
 
-    facts = _facts(operator.done("task", "show", str(task_id)))
+    facts = _facts(operator.done("ops", "task", "show", str(task_id)))
 
     assert facts["held by"] == "nobody who could prove it: its lease is malformed"
 
@@ -138,11 +133,11 @@ def test_neither_payload_nor_result_is_shown(operator: CommandLine, tasks: Tasks
     fields = {"status": "done", "finished_at": now, "payload": {"card": SECRET}, "result": {"card": SECRET}}
     [task_id] = add(tasks, [document(now, **fields)])
 
-    shown = operator.done("task", "show", str(task_id))
-    as_json = operator.done("task", "show", str(task_id), "--json")
+    shown = operator.done("ops", "task", "show", str(task_id))
+    as_json = operator.done("ops", "task", "show", str(task_id), "--json")
 
     assert _facts(shown)["result"] == "stored"
-    assert as_json.json["has_result"] is True
+    assert as_json.json["task"]["has_result"] is True
     assert SECRET not in shown.out + as_json.out
 
 
@@ -150,13 +145,13 @@ def test_a_dead_letter_is_found_and_called_one(operator: CommandLine, db: Databa
     task = document(now, status="failed", attempts=3, max_retries=2, finished_at=now, attempt_log=[_line(0)])
     _bury(db, task)
 
-    facts = _facts(operator.done("task", "show", str(task["_id"])))
+    facts = _facts(operator.done("ops", "task", "show", str(task["_id"])))
 
     assert facts["kept"] == "among the dead letters"
     assert (facts["status"], facts["attempts"]) == ("failed", "3 of 3")
     assert facts["reason"] == "exhausted"
     assert facts["finished"].startswith("2031-07-01 09:00:00 UTC")
-    assert operator.done("task", "show", str(task["_id"]), "--json").json["dead_letter"] is True
+    assert operator.done("ops", "task", "show", str(task["_id"]), "--json").json["task"]["dead_letter"] is True
 
 
 @pytest.mark.parametrize("alive", [True, False])
@@ -169,25 +164,25 @@ def test_a_malformed_document_says_what_is_wrong_with_it(
     else:
         _bury(db, task)
 
-    said = operator.done("task", "show", str(task["_id"]))
-    as_json = operator.done("task", "show", str(task["_id"]), "--json")
+    said = operator.done("ops", "task", "show", str(task["_id"]))
+    as_json = operator.done("ops", "task", "show", str(task["_id"]), "--json")
 
     assert _facts(said)["malformed"] == "name is not what it has to be: no executor can run it"
     assert said.lines[-1].split() == ["0", "failed", "2031-07-01", "09:00:00.000", "1.5s", "503"]
-    assert as_json.json["malformed"] == "name is not what it has to be"
-    assert as_json.json["dead_letter"] is not alive
+    assert as_json.json["task"]["malformed"] == "name is not what it has to be"
+    assert as_json.json["task"]["dead_letter"] is not alive
     assert SECRET not in said.out + as_json.out
 
 
 def test_an_id_that_is_no_object_id_is_taken_as_it_is(operator: CommandLine, tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now, _id="order-7")])
 
-    assert _facts(operator.done("task", "show", "order-7"))["task"] == "order-7"
+    assert _facts(operator.done("ops", "task", "show", "order-7"))["task"] == "order-7"
 
 
 @pytest.mark.parametrize("task_id", ["0" * 24, "order-8", "no\nway"])
 def test_a_task_that_is_not_there_is_told_in_one_line(operator: CommandLine, task_id: str) -> None:
-    assert operator.refused("task", "show", task_id) == f"there is no task {task_id}".replace("\n", " ")
+    assert operator.refused("ops", "task", "show", task_id) == f"there is no task {task_id}".replace("\n", " ")
 
 
 def test_how_many_attempts_are_allowed_comes_from_the_registration(
@@ -196,7 +191,7 @@ def test_how_many_attempts_are_allowed_comes_from_the_registration(
     db["task_types"].insert_one({"_id": "noop", "http": False, "max_retries": 7, "backoff_policy": None})
     [task_id] = add(tasks, [document(now)])
 
-    assert _facts(operator.done("task", "show", str(task_id)))["attempts"] == "0 of 8"
+    assert _facts(operator.done("ops", "task", "show", str(task_id)))["attempts"] == "0 of 8"
 
 
 def test_where_neither_task_nor_registration_say_the_deployment_may_differ(
@@ -204,8 +199,8 @@ def test_where_neither_task_nor_registration_say_the_deployment_may_differ(
 ) -> None:
     [task_id] = add(tasks, [document(now)])
 
-    said = operator.done("task", "show", str(task_id))
-    as_json = operator.done("task", "show", str(task_id), "--json").json
+    said = operator.done("ops", "task", "show", str(task_id))
+    as_json = operator.done("ops", "task", "show", str(task_id), "--json").json["task"]
 
     assert _facts(said)["attempts"] == "0 of 11, unless RETRY_POLICY of the deployment says otherwise"
     assert (as_json["attempts_allowed"], as_json["attempts_allowed_assumed"]) == (11, True)
@@ -215,10 +210,23 @@ def test_the_log_shows_where_lines_are_missing(operator: CommandLine, tasks: Tas
     log = [_line(0), *(_line(number) for number in range(6, 25))]
     [task_id] = add(tasks, [document(now, attempts=25, attempt_log=log)])
 
-    rows = operator.done("task", "show", str(task_id)).lines[-21:]
+    rows = operator.done("ops", "task", "show", str(task_id)).lines[-21:]
 
     assert rows[1].split() == ["...", "-", "-", "-", "5", "not", "kept"]
     assert [row.split()[0] for row in rows] == ["0", "...", *map(str, range(6, 25))]
+
+
+def test_a_log_that_was_edited_by_hand_is_shown_as_far_as_it_makes_sense(
+    operator: CommandLine, tasks: Tasks, now: datetime
+) -> None:
+    log = [_line(0, duration_ms=2**62, note="x" * 1_000_000), "nonsense", _line(1, status=7)]
+    error = {"message": "y" * 1_000_000, "code": "c", "at": now}
+    [task_id] = add(tasks, [document(now, attempt_log=log, error=error)])
+
+    said = operator.done("ops", "task", "show", str(task_id))
+
+    assert said.lines[-1].split()[:2] == ["1", "7"]
+    assert len(said.out) < 20_000
 
 
 @pytest.mark.parametrize(
@@ -233,14 +241,14 @@ def test_the_log_shows_where_lines_are_missing(operator: CommandLine, tasks: Tas
     ],
 )
 def test_gaps_are_counted(attempts: list[int], missing: list[int]) -> None:
-    assert [count for count, _ in unlogged([_attempt(number) for number in attempts])] == missing
+    assert [count for count, _ in unlogged([{"attempt": number} for number in attempts])] == missing
 
 
 def test_as_json_times_have_a_zone_and_the_token_stays_out(operator: CommandLine, tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now, max_retries=1, error={"message": "m", "code": "c", "at": now}, attempt_log=[_line(0)])])
     task = claim_one(tasks, now + timedelta(milliseconds=5), owner="request-7")
 
-    assert operator.done("task", "show", str(task.id), "--json").json == {
+    assert operator.done("ops", "task", "show", str(task.id), "--json").json["task"] == {
         "id": str(task.id),
         "dead_letter": False,
         "name": "noop",
@@ -262,6 +270,8 @@ def test_as_json_times_have_a_zone_and_the_token_stays_out(operator: CommandLine
         "error": {"code": "c", "message": "m", "at": "2031-07-01T09:00:00.000Z"},
         "crashes": 0,
         "redrives": 0,
+        "source": None,
+        "correlation_id": None,
         "has_result": False,
         "lease": {"owner": "request-7", "expires_at": "2031-07-01T09:01:00.005Z"},
         "attempt_log": [

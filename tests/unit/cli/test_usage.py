@@ -12,17 +12,24 @@ from tests.unit.cli.conftest import CommandLine
     [
         (),
         ("idnexes",),
-        ("declare",),
+        ("ops",),
+        ("ops", "queue", "declare"),
         ("indexes", "now"),
-        ("queue",),
-        ("queue", "pause"),
-        ("queue", "status", "eu", "us"),
-        ("task",),
-        ("task", "show"),
+        (
+            "ops",
+            "queue",
+        ),
+        ("ops", "queue", "pause"),
+        ("ops", "queue", "status", "eu", "us"),
+        (
+            "ops",
+            "task",
+        ),
+        ("ops", "task", "show"),
         ("policy",),
         ("policy", "show"),
         ("simulate",),
-        ("task", "show", "\udcff"),
+        ("ops", "task", "show", "\udcff"),
     ],
 )
 def test_what_is_not_understood_is_answered_with_the_usage(tidemill: CommandLine, arguments: tuple[str, ...]) -> None:
@@ -36,12 +43,18 @@ def test_what_is_not_understood_is_answered_with_the_usage(tidemill: CommandLine
     "arguments",
     [
         (),
-        ("queue",),
-        ("queue", "ls"),
-        ("queue", "set"),
-        ("task", "show"),
+        (
+            "ops",
+            "queue",
+        ),
+        ("ops", "queue", "ls"),
+        ("ops", "queue", "set"),
+        ("ops", "task", "show"),
         ("policy", "show"),
-        ("stats",),
+        (
+            "ops",
+            "stats",
+        ),
         ("simulate",),
         ("indexes",),
     ],
@@ -51,7 +64,17 @@ def test_help_is_given_without_a_database(tidemill: CommandLine, arguments: tupl
 
 
 @pytest.mark.parametrize(
-    "arguments", [("queue", "ls"), ("queue", "pause", "eu"), ("task", "show", "x"), ("stats",), ("indexes",)]
+    "arguments",
+    [
+        ("ops", "queue", "ls"),
+        ("ops", "queue", "pause", "eu"),
+        ("ops", "task", "show", "x"),
+        (
+            "ops",
+            "stats",
+        ),
+        ("indexes",),
+    ],
 )
 def test_without_an_address_the_variable_is_named(tidemill: CommandLine, arguments: tuple[str, ...]) -> None:
     assert tidemill.refused(*arguments) == "MONGODB_URI is missing: set it, or MONGODB_SECRET_ARN"

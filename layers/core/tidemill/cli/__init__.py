@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tidemill.cli import indexes, policies, queues, stats, tables, tasks, watch, work
+from tidemill.cli import indexes, ops, policies, tables, watch, work
 from tidemill.errors import TidemillError
 
 INTERRUPTED: Final = 130
@@ -65,9 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Operate a Tidemill queue. MONGODB_URI and MONGODB_DATABASE say where it is.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    queues.add_to(commands)
-    tasks.add_to(commands)
-    stats.add_to(commands)
+    ops.add_to(commands)
     policies.add_to(commands)
     _add_simulate_to(commands)
     work.add_to(commands)

@@ -9,10 +9,11 @@ import pymongo
 
 from tidemill import bootstrap, indexes
 from tidemill.cli.database import database
-from tidemill.cli.tables import Commands, say, span
+from tidemill.cli.tables import Commands, say
 from tidemill.errors import SettingsError
 from tidemill.settings import from_environment
 from tidemill.store import translated
+from tidemill.wording import span
 
 
 def add_to(commands: Commands) -> None:

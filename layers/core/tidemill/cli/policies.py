@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from tidemill.cli.tables import ABSENT, Commands, add_json_to, say, say_json, span, table
+from tidemill.cli.tables import ABSENT, Commands, add_json_to, say, say_json, table
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.policies import Backoff, RetryPolicy
 from tidemill.retry import PRESETS, backoff
+from tidemill.wording import span
 
 _LATEST_DRAW = math.nextafter(1, 0)
 

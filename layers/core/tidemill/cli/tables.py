@@ -1,4 +1,4 @@
-"""How commands speak: tables, facts and JSON on stdout; times, spans and text that nobody vouches for, in words.
+"""How commands speak: tables, facts and JSON on stdout, and text that nobody vouches for.
 
 Only `table` needs rich, which comes with the extra ``cli``.
 """
@@ -12,7 +12,6 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
 from tidemill.errors import TidemillError
@@ -31,9 +30,6 @@ INSTALL: Final = "pip install 'tidemill[cli]'"
 ABSENT: Final = "-"
 _HEAD_RULE: Final = "\n".join(["    ", "    ", " -  ", *["    "] * 5])
 """A box of rich's with nothing but a line below the headings: it leaves most of 80 columns to the data."""
-
-_MINUTE: Final = timedelta(minutes=1)
-_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 class MissingExtraError(TidemillError):
@@ -149,40 +145,19 @@ def facts(values: Mapping[str, str]) -> str:
     )
 
 
+def points(sentences: Iterable[str]) -> str:
+    """Return a list of *sentences*; longer ones go on below their beginning."""
+    width = max(_width(), 40)
+    return "\n".join(
+        textwrap.fill(clean(one), width=width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+        for one in sentences
+    )
+
+
 def clean(text: str) -> str:
     """Return *text* in one line, with what would steer a terminal spelled out: anybody may have written it."""
     line = " ".join(text.split())
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
-
-
-def moment(at: datetime, *, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
-    """Return a time in UTC as people read it; the zone is left to the label."""
-    return at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec=timespec)
-
-
-def moment_from(at: datetime, *, now: datetime) -> str:
-    """Return a time in UTC, and how far from *now* it is."""
-    distance = f"in {span(at - now)}" if at > now else f"{span(now - at)} ago"
-    return f"{moment(at)} UTC ({distance})"
-
-
-def stamp(at: datetime | None) -> str | None:
-    """Return a time as JSON holds it."""
-    return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def span(length: timedelta) -> str:
-    """Return a length of time in its two largest units, below a minute with a decimal: 250ms, 4.2s, 5m 3s, 2d 4h."""
-    if length < timedelta(seconds=1):
-        return f"{round(length / timedelta(milliseconds=1))}ms" if length else "0s"
-    if round(length.total_seconds(), 1) < _MINUTE.total_seconds():
-        return f"{round(length.total_seconds(), 1):g}s"
-    parts, left = [], round(length.total_seconds())
-    for size, unit in _UNITS:
-        count, left = divmod(left, size)
-        parts.append((count, unit))
-    first = next(index for index, (count, _) in enumerate(parts) if count)
-    return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
 
 
 def _is_terminal() -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from tidemill.errors import InvalidRequestError, Problem
-from tidemill.policies import SELECTIONS, Adaptive, Budget, Pressure, QueueOptions
+from tidemill.policies import SELECTIONS
 
 DEPLOYMENT: Final = "deployment"
 NONE: Final = "none"
@@ -25,7 +24,7 @@ _FLAGS: Final = {
     "budget.per_minute": "--budget-per-minute",
     "budget.factor": "--budget-factor",
 }
-"""The fields of ``QueueOptions`` and of what they hold, and the option for each."""
+"""The fields of the operation, and the option for each."""
 
 _NOT_CHOSEN: Final = {
     "selection": "the deployment's",
@@ -34,8 +33,6 @@ _NOT_CHOSEN: Final = {
     "adaptive back-off": "off",
     "retry budget": "off",
 }
-
-_T = TypeVar("_T", Adaptive, Budget)
 
 
 def add_options_to(parser: argparse.ArgumentParser) -> None:
@@ -63,42 +60,49 @@ def given_in(chosen: argparse.Namespace) -> dict[str, Any]:
     return {field: value for field, value in vars(chosen).items() if field in _FLAGS}
 
 
-def changed(options: QueueOptions, given: Mapping[str, Any]) -> QueueOptions:
-    """Return *options* with what was *given*.
+def wanted(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the operation ``queue.set`` that say what was *given*.
 
     Raises:
-        InvalidRequestError: A value is not allowed; the message names the option.
+        InvalidRequestError: What was given contradicts itself.
     """
-    pressure = Pressure(
-        adaptive=_switched(Adaptive, options.pressure.adaptive, name="adaptive", given=given),
-        budget=_switched(Budget, options.pressure.budget, name="budget", given=given),
-    )
-    own = {name: given[name] for name in ("selection", "retry_share", "max_in_flight_retries") if name in given}
-    cleared: dict[str, Any] = {name: None if value in (DEPLOYMENT, NONE) else value for name, value in own.items()}
-    with _naming_the_option():
-        return replace(options, pressure=pressure, **cleared)
+    plain = {name: given[name] for name in ("selection", "retry_share", "max_in_flight_retries") if name in given}
+    cleared = {name: None if value in (DEPLOYMENT, NONE) else value for name, value in plain.items()}
+    return cleared | _switched("adaptive", given) | _switched("budget", given)
 
 
-def choices(options: QueueOptions) -> dict[str, str]:
-    """Return in words what *options* choose, without what they leave to the deployment or off."""
-    adaptive, budget = options.pressure.adaptive, options.pressure.budget
+@contextmanager
+def naming_the_option() -> Iterator[None]:
+    """Let what is refused be named as it was given."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        problems = [Problem(_FLAGS.get(one.field, one.field), one.message) for one in error.problems]
+        raise InvalidRequestError(problems) from None
+
+
+def choices(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return in words what *options*, as an answer has them, choose; not what they leave to the deployment or off."""
+    adaptive, budget = options["pressure"]["adaptive"], options["pressure"]["budget"]
     words: dict[str, str] = {}
-    if options.selection is not None:
-        words["selection"] = options.selection
-    if options.retry_share is not None:
-        words["retry share"] = f"{options.retry_share:g}"
-    if options.max_in_flight_retries is not None:
-        words["retries in flight"] = f"at most {options.max_in_flight_retries}"
+    if options["selection"] is not None:
+        words["selection"] = options["selection"]
+    if options["retry_share"] is not None:
+        words["retry share"] = f"{options['retry_share']:g}"
+    if options["max_in_flight_retries"] is not None:
+        words["retries in flight"] = f"at most {options['max_in_flight_retries']}"
     if adaptive is not None:
-        words["adaptive back-off"] = f"one more wait per {adaptive.scale} ready tasks, up to {adaptive.max_sec:g} s"
+        cap = f"{adaptive['max_sec']:g} s"
+        words["adaptive back-off"] = f"one more wait per {adaptive['scale']} ready tasks, up to {cap}"
     if budget is not None:
-        words["retry budget"] = f"{budget.per_minute} a minute, then waits are {budget.factor:g} times as long"
+        times = f"{budget['factor']:g} times as long"
+        words["retry budget"] = f"{budget['per_minute']} a minute, then waits are {times}"
     return words
 
 
-def in_words(options: QueueOptions) -> dict[str, str]:
+def in_words(options: Mapping[str, Any]) -> dict[str, str]:
     """Return in words all that holds for a queue with *options*."""
-    return _NOT_CHOSEN | choices(options) | {"paused": "yes" if options.paused else "no"}
+    return _NOT_CHOSEN | choices(options) | {"paused": "yes" if options["paused"] else "no"}
 
 
 def _number_or(word: str, kind: Callable[[str], float], *, wanted: str) -> Callable[[str], float | str]:
@@ -111,22 +115,10 @@ def _number_or(word: str, kind: Callable[[str], float], *, wanted: str) -> Calla
     return value
 
 
-def _switched(kind: type[_T], held: _T | None, *, name: str, given: Mapping[str, Any]) -> _T | None:
+def _switched(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {field.removeprefix(f"{name}."): value for field, value in given.items() if field.startswith(f"{name}.")}
     if given.get(name) == "off":
         if numbers:
             raise InvalidRequestError([Problem(_FLAGS[name], "off does not go with numbers")])
-        return None
-    if not numbers and name not in given:
-        return held
-    with _naming_the_option(within=f"{name}."):
-        return replace(held or kind(), **numbers)
-
-
-@contextmanager
-def _naming_the_option(within: str = "") -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:  # begins with the field
-        field, _, sentence = str(error).partition(" ")
-        raise InvalidRequestError([Problem(_FLAGS[f"{within}{field}"], sentence)]) from None
+        return {name: None}
+    return {name: numbers} if numbers or name in given else {}

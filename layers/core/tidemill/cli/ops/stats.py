@@ -1,28 +1,27 @@
-"""``tidemill stats``: how retries went, from the counters that executors keep."""
+"""``tidemill ops stats``: how retries went, from the counters that executors keep."""
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from tidemill.cli.database import database
-from tidemill.cli.tables import ABSENT, Commands, add_json_to, clean, say, say_json, span, table
-from tidemill.clock import ServerClock
-from tidemill.status import RetryStatistics, retry_statistics
+from tidemill.cli.ops.asking import Document, add_action, answered, said
+from tidemill.cli.tables import ABSENT, Commands, clean, say, table
+from tidemill.wording import span
 
 _UNITS: Final = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
 
 
-def add_to(commands: Commands) -> None:
+def add_to(topics: Commands) -> None:
     """Add ``stats``."""
-    counting = commands.add_parser("stats", help="show how retries went")
+    counting = add_action(topics, "stats", "show how retries went")
     counting.add_argument("--queue", metavar="QUEUE", help="of this queue only")
     counting.add_argument(
         "--since", type=_since, default="24h", metavar="TIME", help="how far back: 30m, 6h or 7d (default 24h)"
     )
-    add_json_to(counting)
     counting.set_defaults(command=_show)
 
 
@@ -34,20 +33,19 @@ def _since(text: str) -> timedelta:
 
 
 def _show(chosen: argparse.Namespace) -> None:
-    db = database()
-    found = retry_statistics(db, since=ServerClock(db).now() - chosen.since)
-    wanted = [one for one in found if chosen.queue in (None, one.queue)]
-    if chosen.json:
-        say_json([one.document() for one in wanted])
-    elif not wanted:
+    only = {} if chosen.queue is None else {"queue": chosen.queue}
+    answer = answered(chosen, {"op": "stats", "since_sec": chosen.since.total_seconds(), **only})
+    if said(chosen, answer):
+        return
+    if not answer["statistics"]:
         where = "" if chosen.queue is None else f" in queue {clean(chosen.queue)}"
         say(f"nothing was counted{where} in the last {span(chosen.since)}")
     else:
         say(f"retries of the last {span(chosen.since)}\n")
-        say(_table(wanted))
+        say(_table(answer["statistics"]))
 
 
-def _table(statistics: list[RetryStatistics]) -> str:
+def _table(statistics: Sequence[Document]) -> str:
     return table(
         {
             "queue": "text",
@@ -61,19 +59,24 @@ def _table(statistics: list[RetryStatistics]) -> str:
         },
         [
             (
-                one.queue,
-                str(one.retries),
+                one["queue"],
+                str(one["total_retries"]),
                 _succeeded(one),
-                str(one.exhausted),
-                ABSENT if one.mean_backoff is None else span(one.mean_backoff),
-                span(one.time_in_backoff),
-                str(one.depth),
-                span(one.time_saved),
+                str(one["retries_exhausted"]),
+                _span(one["backoff_sec_mean"]),
+                _span(one["backoff_sec_sum"]),
+                str(one["retry_queue_size"]),
+                _span(one["time_saved_sec_estimate"]),
             )
             for one in statistics
         ],
     )
 
 
-def _succeeded(one: RetryStatistics) -> str:
-    return str(one.successful) if one.success_rate is None else f"{one.successful} ({one.success_rate:.1%})"
+def _succeeded(one: Document) -> str:
+    successful, rate = one["successful_retries"], one["retry_success_rate"]
+    return str(successful) if rate is None else f"{successful} ({rate:.1%})"
+
+
+def _span(seconds: float | None) -> str:
+    return ABSENT if seconds is None else span(timedelta(seconds=seconds))

@@ -1,0 +1,58 @@
+"""The operator's function: queues, tasks and statistics, invoked directly with ``{"op": ...}``."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any, Final
+
+import pymongo
+from aws_lambda_powertools import Logger
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from tidemill import bootstrap
+from tidemill.errors import TidemillError
+from tidemill.operations import OPERATIONS, Refusal, operate, read, refusal
+
+PATIENCE_SEC: Final = 4.0
+"""MongoDB may take so long over a whole operation; the operator waits 5 s at most."""
+
+_LEVELS: Final = {"unavailable": "WARNING", "misconfigured": "ERROR", "internal": "ERROR"}
+
+logger = Logger(service="tidemill-operate")
+
+
+def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, Any]:
+    """Carry out one operation and return its answer, or ``{"error": {...}}``; never raises."""
+    logger.structure_logs(request_id=bootstrap.owner(context))
+    try:
+        request = read(event)
+        with pymongo.timeout(PATIENCE_SEC):
+            answer = operate(request, bootstrap.desk())
+    except TidemillError as error:
+        return _refused(event, refusal(error))
+    except Exception as error:  # noqa: BLE001 - whoever operates at 3 a.m. gets an answer, not a stack of ours
+        return _unexpected(event, error)
+    logger.info("operated", op=request.op, outcome="done")
+    return answer
+
+
+def _refused(event: object, refused: Refusal) -> dict[str, Any]:
+    level = _LEVELS.get(refused.code, "INFO")
+    # What is not allowed is told in words that may hold what was asked for: the log names the operation only.
+    reason = {} if level == "INFO" else {"reason": refused.message}
+    _log(level, event, outcome=refused.code, **reason)
+    return refused.document()
+
+
+def _unexpected(event: object, error: Exception) -> dict[str, Any]:
+    # Where it was raised, but not its text, which may hold anything.
+    stack = "".join(traceback.format_tb(error.__traceback__, limit=-5))
+    _log("ERROR", event, outcome="internal", error_type=type(error).__name__, stack=stack)
+    message = f"an unexpected error ({type(error).__name__}); the log of the function says where"
+    return Refusal(code="internal", message=message).document()
+
+
+def _log(level: str, event: object, **extra: str) -> None:
+    asked = event.get("op") if isinstance(event, dict) else None
+    tell = {"INFO": logger.info, "WARNING": logger.warning, "ERROR": logger.error}[level]
+    tell("operated", extra={"op": asked if asked in OPERATIONS else "unknown", **extra})

@@ -1,0 +1,36 @@
+"""What operations are carried out with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pymongo.database import Database
+
+from tidemill.client import Queue
+from tidemill.clock import Clock
+from tidemill.policies import RetryPolicy
+from tidemill.store import Tasks, open_tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """The database, its time, and how tasks are retried that say nothing of it.
+
+    ``is_deployed``: the policy is the deployment's for certain, not what another machine takes for it.
+    """
+
+    db: Database[Any]
+    clock: Clock
+    retry: RetryPolicy
+    is_deployed: bool = False
+
+    @property
+    def tasks(self) -> Tasks:
+        """The living tasks."""
+        return open_tasks(self.db)
+
+    @property
+    def queue(self) -> Queue:
+        """The tasks as applications see them."""
+        return Queue(self.db, clock=self.clock)

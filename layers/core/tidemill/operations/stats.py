@@ -1,0 +1,17 @@
+"""How retries went."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from tidemill.operations.desk import Desk
+from tidemill.operations.requests import Stats
+from tidemill.status import retry_statistics
+
+
+def statistics(request: Stats, desk: Desk) -> dict[str, Any]:
+    """Return what executors have counted, of each queue or of one."""
+    since = desk.clock.now() - timedelta(seconds=request.since_sec)
+    found = retry_statistics(desk.db, since=since)
+    return {"statistics": [one.document() for one in found if request.queue in (None, one.queue)]}
