@@ -26,7 +26,7 @@ openapi: $(READY) ## write the OpenAPI document of the HTTP API to build/openapi
 	@$(PYTHON) -m demo.openapi
 
 test: $(READY) ## run every test (ARGS="-k claim", TEST_PROCESSES=0 for one after the other)
-	@$(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
 fuzz: $(READY) ## send the HTTP API all kinds of requests, for FUZZ_SEC=900 seconds
 	@FUZZ_SEC="$(FUZZ_SEC)" $(PYTHON) -m pytest -rP --show-capture=stdout tests/fuzz $(ARGS)

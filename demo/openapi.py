@@ -14,8 +14,10 @@ from typing import Any, Final, TypeAlias
 
 from aws_lambda_powertools.event_handler import APIGatewayRestResolver
 
-from demo import openapi_words
+from demo import openapi_examples, openapi_words
 from demo.functions import module
+from tasks.deliver_webhook import Webhook
+from tidemill.gateway.documented import failure
 
 Document: TypeAlias = dict[str, Any]
 
@@ -36,9 +38,12 @@ def document(app: APIGatewayRestResolver) -> Document:
     for methods in found["paths"].values():
         for operation in methods.values():
             _complete(operation)
+    components = found["components"]
     for name in _OF_POWERTOOLS:
-        found["components"]["schemas"].pop(name, None)
-    found["components"]["securitySchemes"] = openapi_words.SECURITY_SCHEMES
+        components["schemas"].pop(name, None)
+    webhook = Webhook.model_json_schema(ref_template="#/components/schemas/{model}")
+    components["schemas"] |= webhook.pop("$defs", {}) | {"DeliverWebhookPayload": webhook}
+    components["securitySchemes"] = openapi_words.SECURITY_SCHEMES
     found["security"] = [{name: []} for name in openapi_words.SECURITY_SCHEMES]
     return found | {"servers": [openapi_words.SERVER], "tags": [openapi_words.TAG]}
 
@@ -48,25 +53,25 @@ def _complete(operation: Document) -> None:
     operation["tags"] = [openapi_words.TAG["name"]]
     for parameter in operation.get("parameters", []):
         _complete_parameter(parameter)
-    if name in openapi_words.BODIES:
-        operation["requestBody"]["content"][_JSON]["examples"] = openapi_words.BODIES[name]
+    if name in openapi_examples.BODIES:
+        operation["requestBody"]["content"][_JSON]["examples"] = openapi_examples.BODIES[name]
+        operation["parameters"] = [*operation.get("parameters", []), *openapi_words.TRACE_HEADERS]
     answers.pop("500")  # Powertools' own, of an answer that does not fit its model
-    answers["5XX"] = {"description": openapi_words.FAILURE, "content": {_JSON: {"schema": _ERROR}}}
+    answers["5XX"] = {"description": failure(name), "content": {_JSON: {"schema": _ERROR}}}
     for status, answer in answers.items():
-        answer["content"][_JSON]["example"] = openapi_words.ERRORS.get(status) or openapi_words.ANSWERS[name, status]
-        if status in {"429", "503"}:
-            answer["headers"] = openapi_words.RETRY_AFTER
+        answer["content"][_JSON]["example"] = openapi_examples.example(name, status)
     operation["responses"] = dict(sorted(answers.items()))
 
 
 def _complete_parameter(parameter: Document) -> None:
     if parameter["in"] == "path":
-        parameter["example"] = openapi_words.IDS[parameter["name"]]
+        parameter["example"] = openapi_examples.TASK_ID
+        parameter["schema"]["pattern"] = openapi_words.ID_PATTERN
         return
     # Written as people know it; absent is absent, since a header has no null.
     schema = parameter["schema"]
     [text] = [one for one in schema.pop("anyOf") if one["type"] != "null"]
-    parameter |= {"name": schema["title"], "schema": schema | text}
+    parameter |= {"name": schema["title"], "description": openapi_words.KEY, "schema": schema | text}
 
 
 def main() -> int:

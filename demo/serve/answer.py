@@ -60,7 +60,7 @@ def no_route() -> HttpAnswer:
 
 def too_large() -> HttpAnswer:
     """Return the answer to a body that API Gateway does not take."""
-    return refusal(413, "request_too_large", "A request is at most 4 MB.")
+    return refusal(413, "too_large", "A request is at most 4 MB.")
 
 
 def unreadable() -> HttpAnswer:
@@ -70,8 +70,8 @@ def unreadable() -> HttpAnswer:
 
 def broken() -> HttpAnswer:
     """Return the answer where a handler failed or returned what is no answer."""
-    message = "The request may or may not have been carried out. Send it again with the same Idempotency-Key."
-    return refusal(502, "internal_error", message, ("Retry-After", "1"))
+    message = "The request may or may not have been carried out. Send it again, a POST with the same Idempotency-Key."
+    return refusal(502, "internal", message, ("Retry-After", "1"))
 
 
 def refusal(status: int, code: str, message: str, *headers: tuple[str, str]) -> HttpAnswer:

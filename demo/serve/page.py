@@ -16,12 +16,13 @@ def swagger_page(document: Mapping[str, Any]) -> str:
     """Return the HTML of Swagger UI with *document* in it."""
     page = swagger_ui.generate_swagger_html(
         _in_script(json.dumps(document)),
-        _in_script(_file("swagger-ui-bundle.min.js")),
+        _file("swagger-ui-bundle.min.js"),  # as it is: nothing in it ends a script
         _file("swagger-ui.min.css"),
         "",  # without an address scripts and styles are part of the page
         None,
         persist_authorization=True,
     )
+    page = page.replace('"?format=json"', '"openapi.json"')  # what the page links to
     return page.replace("<title>Swagger UI</title>", f"<title>{escape(document['info']['title'])}</title>")
 
 
@@ -31,5 +32,5 @@ def _file(name: str) -> str:
 
 
 def _in_script(text: str) -> str:
-    """Keep what looks like the end of a script from being one."""
+    """Keep what looks like the end of a script from being one; of JSON only, as code may hold ``/</``."""
     return text.replace("</", "<\\/")

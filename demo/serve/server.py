@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,33 +18,24 @@ class PortTakenError(TidemillError):
     """Another program listens there, or the address is none of this machine's."""
 
 
-@contextmanager
-def serving(application: Callable[..., Any], *, host: str, port: int) -> Iterator[int]:
-    """Serve until the block ends; gives the port, a free one for 0.
+class Server(ThreadingMixIn, WSGIServer):
+    """Listens from the start; who calls before it serves has to wait."""
 
-    Raises:
-        PortTakenError: It cannot listen there.
-    """
-    try:
-        server = _Server((host, port), _Request)
-    except OSError as error:
-        why = error.strerror or "it is not an address"
-        raise PortTakenError(f"cannot listen on {host}:{port} ({why}): choose another, PORT=8001 make serve") from None
-    with server:
-        server.set_app(application)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        try:
-            yield int(server.server_address[1])
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
+
+    @contextmanager
+    def serving(self, application: Callable[..., Any]) -> Iterator[None]:
+        """Serve *application* until the block ends."""
+        self.set_app(application)
+        thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self.shutdown()
+            thread.join()
 
     def server_bind(self) -> None:
         """Bind without asking a name server what this machine is called."""
@@ -53,6 +45,20 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def handle_error(self, *_: object) -> None:
         """A caller that hangs up early is no error."""
+
+
+def listening(*, host: str, port: int) -> Server:
+    """Return a server that has its port, a free one for 0; it gives it back after the block it is used for.
+
+    Raises:
+        PortTakenError: It cannot listen there.
+    """
+    try:
+        return Server((host, port), _Request)
+    except OSError as error:
+        remedy = "PORT=8001 make serve" if error.errno == errno.EADDRINUSE else "BIND=0.0.0.0 is all this machine has"
+        why = error.strerror or "it is not an address"
+        raise PortTakenError(f"cannot listen on {host}:{port} ({why}): choose another, {remedy}") from None
 
 
 class _Request(WSGIRequestHandler):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -75,7 +74,8 @@ def lambda_handler(event: Any, context: LambdaContext | None) -> dict[str, Any]:
         if gateway.is_direct(event):
             return _taken_in(event, request_id=bootstrap.owner(context))
         if not gateway.is_http(event):
-            return gateway.plain(HttpError(400, "invalid_event", "this is no event of the REST API, and holds no task"))
+            logger.warning("invalid_event")
+            return gateway.plain(HttpError(400, "invalid_event", "this is no event of the REST API"))
         answered = _answered(event, context)
     _make_up()
     return answered
@@ -108,7 +108,8 @@ def enqueue_batch(batch: Annotated[Batch, Body()]) -> Response[AcceptedTasks]:
     if gateway.idempotency_key(event) is not None:
         raise InvalidRequestError([Problem("Idempotency-Key", "is for one task: give each an idempotency_key")])
     requests = gateway.all_admitted(batch.tasks, **_limits(event))
-    several = _below_tasks(lambda: bootstrap.queue().accept_many(requests, trace=gateway.trace(event)))
+    with _placing(is_one=False):
+        several = bootstrap.queue().accept_many(requests, trace=gateway.trace(event))
     _took_in(requests, several, trace=gateway.trace(event))
     status = 202 if any(one.is_new for one in several) else 200
     return Response(status_code=status, body=gateway.all_accepted(several), headers=dict(gateway.HEADERS))
@@ -154,22 +155,24 @@ def _limits(event: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _taken_in(event: dict[str, Any], *, request_id: str) -> dict[str, Any]:
+def _taken_in(event: Any, *, request_id: str) -> dict[str, Any]:  # noqa: ANN401 - of any kind
     """Store what was invoked directly; without a key, the request id is one: Lambda's own repeats have the same."""
     request, trace = read_direct(event), gateway.direct_trace(request_id)
-    if request.occurrence is not None:
-        occurrence = request.occurrence
-        several = _below_tasks(lambda: bootstrap.queue().accept_occurrence(occurrence, request.tasks, trace=trace))
-        _took_in(request.tasks, several, trace=trace | {"schedule": occurrence.schedule})
+    is_one, occurrence, queue = is_single(event), request.occurrence, bootstrap.queue()
+    requests = gateway.keyed_directly(request.tasks, request_id=request_id) if occurrence is None else request.tasks
+    with _placing(is_one=is_one):
+        gateway.refuse_too_long(requests, max_timeout=bootstrap.chosen().max_task_timeout)
+        if occurrence is not None:
+            several = queue.accept_occurrence(occurrence, requests, trace=trace)
+        elif is_one:
+            several = [queue.accept(requests[0], trace=trace)]
+        else:
+            several = queue.accept_many(requests, trace=trace)
+    _took_in(requests, several, trace=trace)
+    if occurrence is not None:
         return {"tasks": [{"id": str(one.id)} for one in several], "is_new": several[0].is_new}
-    keyed = gateway.keyed_directly(request.tasks, request_id=request_id)
-    if is_single(event):
-        several = [bootstrap.queue().accept(keyed[0], trace=trace)]
-    else:
-        several = _below_tasks(lambda: bootstrap.queue().accept_many(keyed, trace=trace))
-    _took_in(keyed, several, trace=trace)
     told = gateway.all_accepted(several).model_dump()
-    return told["tasks"][0] if is_single(event) else told
+    return told["tasks"][0] if is_one else told
 
 
 def _took_in(requests: Sequence[NewTask], several: Sequence[Accepted], *, trace: Mapping[str, str]) -> None:
@@ -182,7 +185,7 @@ def _took_in(requests: Sequence[NewTask], several: Sequence[Accepted], *, trace:
         "task_names": sorted({one.name for one in requests})[:MAX_LOGGED],
     }
     logger.info("accepted", extra=said | dict(trace))
-    now = datetime.now(UTC)
+    now = bootstrap.queue().now()
     if any(request.starts_at(now) is None for request in new):
         waker = bootstrap.waker()
         _tell(None if waker is None else waker.wake())
@@ -216,14 +219,20 @@ def _refused(error: HttpError) -> Response[Any]:
     return Response(status_code=answer["statusCode"], body=answer["body"], headers=answer["headers"])
 
 
-def _below_tasks(store: Callable[[], list[Accepted]]) -> list[Accepted]:
-    """Return what *store* does, with its problems said of the field ``tasks``."""
+@contextmanager
+def _placing(*, is_one: bool) -> Iterator[None]:
+    """Say problems of many tasks of the field ``tasks``, and those of one of nothing but its own."""
+
+    def placed(problems: Sequence[Problem]) -> list[Problem]:
+        inner = [Problem(one.field.removeprefix("0."), one.message) for one in problems]
+        return inner if is_one else below("tasks", problems)
+
     try:
-        return store()
+        yield
     except InvalidRequestError as error:
-        raise type(error)(below("tasks", error.problems)) from None
+        raise type(error)(placed(error.problems)) from None
     except DuplicateKeyError as error:
-        raise DuplicateKeyError(error.task_id, problems=below("tasks", error.problems)) from None
+        raise DuplicateKeyError(error.task_id, problems=placed(error.problems)) from None
 
 
 def _refusal(error: Exception) -> HttpError:
@@ -240,7 +249,7 @@ def _refusal(error: Exception) -> HttpError:
             return HttpError(404, "not_found", "there is no such task")
         case UnavailableError():
             logger.warning("unavailable", error_type=type(error).__name__, reason=str(error))
-            return HttpError(503, "unavailable", f"{error}; try again, which is safe with the same Idempotency-Key")
+            return HttpError(503, "unavailable", f"{error}; try again: a POST is safe with the same Idempotency-Key")
         case TidemillError():
             logger.error("misconfigured", error_type=type(error).__name__, reason=str(error))
             return HttpError(503, "misconfigured", "the queue is not set up; its log says what is missing")
@@ -248,4 +257,6 @@ def _refusal(error: Exception) -> HttpError:
             # Where it was raised, but not its text, which may hold anything.
             stack = "".join(traceback.format_tb(error.__traceback__, limit=-5))
             logger.error("unexpected", error_type=type(error).__name__, stack=stack)
-            return HttpError(500, "internal", "an unexpected error; a repeat with the same Idempotency-Key is safe")
+            return HttpError(
+                500, "internal", "an unexpected error; repeat a POST with the same Idempotency-Key, which is safe"
+            )

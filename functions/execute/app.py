@@ -68,6 +68,7 @@ def _attended(event: object, context: LambdaContext | None) -> Report:
 
 def _tell(settlement: Settlement) -> None:
     if attempts.is_told(settlement):
+        logging.disable(logging.NOTSET)  # some function may have
         level = logger.warning if attempts.is_failure(settlement) else logger.info
         _log(level, "attempt", **attempts.line(settlement))
 

@@ -327,6 +327,7 @@ def test_a_signal_ends_it_and_nothing_is_left(number: signal.Signals, tmp_path: 
     ("environment", "sentence"),
     [
         ({"PORT": "taken"}, r"tidemill: cannot listen on 127\.0\.0\.1:\d+ \(Address already in use\): .*PORT=8001"),
+        ({"BIND": "192.0.2.1"}, r"tidemill: cannot listen on 192\.0\.2\.1:0 \(.*\): .*BIND=0\.0\.0\.0 is all"),
         ({"PORT": "http"}, r"error: PORT must be the number of a port"),
         ({"TIDEMILL_TEST_MONGODB_URI": "mongodb://db.example.com/"}, r"tidemill: TIDEMILL_TEST_MONGODB_URI is refused"),
     ],
@@ -343,4 +344,28 @@ def test_what_it_cannot_work_with_is_one_sentence(environment: dict[str, str], s
             assert running.process.returncode > 0
             assert re.search(sentence, output), output
             assert "Traceback" not in output
+            assert output.count("\n") <= 2  # the usage before an error of the command line
             assert running.processes() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_it_is_imported_ends_it_without_a_word(number: signal.Signals, tmp_path: Path) -> None:
+    heard = tmp_path / "sitecustomize.py"
+    heard.write_text(SIGNAL_DURING_IMPORTS.format(number=int(number)))
+
+    with serve(tmp_path, PYTHONPATH=str(tmp_path)) as running:
+        output, _ = running.process.communicate(timeout=READY_WITHIN_SEC)
+
+    assert (running.process.returncode, output) == (0, "")
+
+
+SIGNAL_DURING_IMPORTS = """
+import os, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pymongo":
+            os.kill(os.getpid(), {number})
+
+sys.meta_path.insert(0, Finder())
+"""

@@ -157,7 +157,8 @@ def fake(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> FakeLambda:
 def unchanged(_shared: tuple[Deployed, Database[Any]]) -> Iterator[Deployed]:
     """The functions, for requests that must change nothing: so the tests of a module can share one database."""
     deployed, db = _shared
-    deployed.stdout.truncate(0)
+    deployed.stdout.seek(0)
+    deployed.stdout.truncate()
     deployed.commands()
     yield deployed
     assert db.tasks.delete_many({}).deleted_count == 0

@@ -10,15 +10,34 @@ import pytest
 from bson import ObjectId
 from pymongo import MongoClient
 from pymongo.database import Database
+from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from tests.faults import enqueue_failing as failing
-from tests.functions.calls import Answer, request
+from tests.functions.calls import Answer, app, request
 from tests.functions.conftest import Deployed
-from tidemill import Queue, indexes
+from tidemill import DuplicateKeyError, Queue, indexes
+from tidemill.errors import RefusedError
 from tidemill.requests import MAX_TASKS, new_tasks
+from tidemill.store import intake, open_tasks
 from tidemill.testing import Mongod
 
 NOOP: dict[str, Any] = {"name": "noop", "payload": {}}
+
+
+class Sent(CommandListener):
+    """Keeps the names of the commands."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def started(self, event: CommandStartedEvent) -> None:
+        self.names.append(event.command_name)
+
+    def succeeded(self, event: object) -> None:
+        """Nothing is kept of it."""
+
+    def failed(self, event: object) -> None:
+        """Nothing is kept of it."""
 
 
 def numbered(count: int, **fields: Any) -> list[dict[str, Any]]:
@@ -209,6 +228,43 @@ def test_a_transaction_that_keeps_failing_is_503_and_nothing_is_stored(
     assert db.tasks.count_documents({}) == 1
 
 
+def test_a_transaction_that_was_given_up_holds_no_key(  # F73
+    deployed: Deployed, db: Database[Any], client: MongoClient[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post(deployed, [NOOP])
+    monkeypatch.setattr(app("enqueue"), "PATIENCE_SEC", 0.5)
+    with failing(client, "commitTransaction", times=1, blockConnection=True, blockTimeMS=2000):
+        given_up = post(deployed, keyed(3))
+    monkeypatch.undo()
+
+    again = post(deployed, keyed(3))
+
+    assert (given_up.status, again.status) == (503, 202)
+    assert db.tasks.count_documents({}) == 4
+
+
+def test_a_conflict_is_named_by_its_index_in_all(db: Database[Any]) -> None:
+    queue = Queue(db)
+    queue.enqueue("noop", {"n": -1}, idempotency_key="k-1001")
+
+    with pytest.raises(DuplicateKeyError) as conflict:
+        queue.accept_many(new_tasks(keyed(1002)))
+
+    assert [one.field for one in conflict.value.problems] == ["1001.idempotency_key"]
+    assert db.tasks.count_documents({}) == 1 + MAX_TASKS  # the first thousand, as is said
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_session_without_a_transaction_gets_one_of_its_own(
+    db: Database[Any], client: MongoClient[Any], key: str | None
+) -> None:
+    wanted = [NOOP | ({} if key is None else {"idempotency_key": key})] * 2
+    with client.start_session() as session:
+        ids = Queue(db).enqueue_many(wanted, session=session)
+
+    assert db.tasks.count_documents({}) == len(set(ids)) == (2 if key is None else 1)
+
+
 @pytest.fixture(scope="module")
 def alone() -> Any:
     """A standalone server, which has no transactions."""
@@ -248,3 +304,36 @@ def test_twenty_at_once_on_a_standalone_server_are_one(lonely: Database[Any]) ->
 
     assert all(one == accepted[0] for one in accepted)
     assert lonely.tasks.count_documents({}) == 5
+
+
+def test_what_a_standalone_server_has_stored_already_is_not_stored_again(lonely: Database[Any]) -> None:
+    wanted = [{"_id": ObjectId(), "n": n} for n in range(200)]
+    lonely.tasks.insert_many(wanted[:150])
+    sent = Sent()
+    host, port = lonely.client.address or ("", 0)
+
+    with MongoClient[dict[str, Any]](host, port, event_listeners=[sent]) as client:
+        assert intake.add_in_order(open_tasks(client[lonely.name]), wanted) == 200
+
+    assert [one["n"] for one in lonely.tasks.find().sort("_id", 1)] == list(range(200))
+    assert [name for name in sent.names if name != "endSessions"] == ["insert", "find", "insert"]
+
+
+def test_of_a_standalone_server_a_held_key_stops_what_is_behind_it(lonely: Database[Any]) -> None:
+    lonely.tasks.insert_one({"idempotency_key": "k"})
+    wanted: list[dict[str, Any]] = [
+        {"_id": ObjectId()},
+        {"_id": ObjectId(), "idempotency_key": "k"},
+        {"_id": ObjectId()},
+    ]
+
+    assert intake.add_in_order(open_tasks(lonely), wanted) == 1
+    assert lonely.tasks.count_documents({}) == 2
+
+
+@pytest.mark.parametrize("store", [intake.add_in_order, intake.add_missing])
+def test_what_a_standalone_server_refuses_is_no_duplicate(lonely: Database[Any], store: Any) -> None:
+    lonely.command("collMod", "tasks", validator={"n": {"$ne": 1}})
+
+    with pytest.raises(RefusedError):
+        store(open_tasks(lonely), [{"_id": ObjectId(), "n": n} for n in range(3)])

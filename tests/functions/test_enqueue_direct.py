@@ -15,6 +15,7 @@ from tidemill import DuplicateKeyError, InvalidRequestError, UnavailableError, U
 from tidemill.testing import FakeContext
 
 NOOP: dict[str, Any] = {"name": "noop", "payload": {}}
+NOTHING: list[Any] = [None, {}, [], "text", 1, [NOOP]]
 SCHEDULED = {
     "version": "0",
     "id": "53dc4d37-cffa-4f76-80c9-8b7d4a4d2eaa",
@@ -86,6 +87,9 @@ def test_who_sent_it_is_kept_with_the_id_of_the_invocation(deployed: Deployed, d
         ({"tasks": [NOOP], "queue": "eu"}, ["queue"]),
         ({"tasks": {"$gt": ""}}, ["tasks"]),
         ({"key1": "v"}, ["name", "payload", "key1"]),
+        *((nothing, ["event"]) for nothing in NOTHING),
+        (NOOP | {"timeout_sec": 51}, ["timeout_sec"]),
+        ({"tasks": [NOOP, NOOP | {"timeout_sec": 800}]}, ["tasks.1.timeout_sec"]),
         (NOOP | {"payload": {"n": float("nan")}}, ["payload"]),
         (NOOP | {"expires_at": "2020-01-01T00:00:00Z"}, ["expires_at"]),
         ({"tasks": [NOOP, NOOP | {"expires_at": "2020-01-01T00:00:00Z"}]}, ["tasks.1.expires_at"]),

@@ -12,9 +12,11 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from tests.faults import enqueue_failing as failing
 from tests.functions.calls import sample
 from tests.functions.conftest import Deployed
 from tidemill import InvalidRequestError, Queue, indexes
+from tidemill.errors import RefusedError
 from tidemill.requests import Occurrence, new_tasks
 from tidemill.testing import FakeContext, Mongod
 
@@ -75,6 +77,37 @@ def test_tasks_keep_their_order_by_their_ids(deployed: Deployed, db: Database[An
     in_order = [str(one["_id"]) for one in db.tasks.find().sort("_id", 1)]
     assert [one["id"] for one in told["tasks"]] == in_order
     assert [one["payload"]["n"] for one in db.tasks.find().sort("_id", 1)] == list(range(1000))
+
+
+def test_where_the_tasks_cannot_be_stored_the_time_is_not_known(
+    deployed: Deployed, db: Database[Any], client: MongoClient[Any]
+) -> None:
+    with failing(client, "insert", namespace=f"{db.name}.tasks", errorCode=13), pytest.raises(RefusedError):
+        deployed.invoke("enqueue", event())
+    assert (db.tasks.count_documents({}), db.occurrences.count_documents({})) == (0, 0)
+
+    assert deployed.invoke("enqueue", event())["is_new"]
+    assert db.tasks.count_documents({}) == 2
+
+
+def test_a_delivery_of_a_known_time_is_not_judged_again(deployed: Deployed, db: Database[Any]) -> None:
+    soon = datetime.now(UTC) + timedelta(minutes=1)
+    first = deployed.invoke("enqueue", event(tasks=[NOOP | {"expires_at": soon.isoformat()}]))
+    db.task_types.delete_one({"_id": "noop"})
+    deployed.cool_down()
+
+    late = event(tasks=[NOOP | {"expires_at": "2020-01-01T00:00:00Z"}])
+
+    assert deployed.invoke("enqueue", late) == first | {"is_new": False}
+
+
+def test_a_time_that_is_forgotten_while_a_task_of_it_lives_is_known(deployed: Deployed, db: Database[Any]) -> None:
+    deployed.invoke("enqueue", event())
+    db.occurrences.delete_many({})
+    db.tasks.delete_one({})
+
+    assert not deployed.invoke("enqueue", event())["is_new"]
+    assert db.tasks.count_documents({}) == 1
 
 
 def test_one_task_may_recur_without_a_list(deployed: Deployed, db: Database[Any]) -> None:

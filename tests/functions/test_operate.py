@@ -48,7 +48,7 @@ def test_all_queues_are_listed(deployed: Deployed, db: Database[Any]) -> None:
 
     answer = ask(deployed, sample("operate_queue_list"))
 
-    assert answer.keys() == {"queues", "database", "now"}
+    assert answer.keys() == {"queues", "next", "database", "now"}
     assert [one["queue"] for one in answer["queues"]] == ["default", "eu"]
     assert (answer["database"], answer["now"][-1]) == (db.name, "Z")
 

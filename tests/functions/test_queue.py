@@ -26,6 +26,8 @@ from tidemill import (
     Queue,
     RetryPolicy,
     Task,
+    TaskNotFoundError,
+    UnknownTaskError,
 )
 from tidemill.control import Directory
 
@@ -109,12 +111,12 @@ def test_every_option_reaches_the_document(
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"delay": timedelta(seconds=-1)}, "delay_sec"),
-        ({"delay": timedelta(days=367)}, "delay_sec"),
+        ({"delay": timedelta(seconds=-1)}, "delay"),
+        ({"delay": timedelta(days=367)}, "delay"),
         ({"delay": MINUTE, "not_before": T0}, "task"),
         ({"delay": 60}, "delay"),
         ({"timeout": 30}, "timeout"),
-        ({"timeout": timedelta(0)}, "timeout_sec"),
+        ({"timeout": timedelta(0)}, "timeout"),
         *(
             ({"retry": value}, "retry")
             for value in ("moon", "", "Standard", 3, {"max_retries": 3}, Backoff(), ["standard"])
@@ -304,3 +306,22 @@ def test_python_has_the_names_the_order_and_the_defaults_of_a_request() -> None:
     assert [names.get(one.name, one.name) for one in parameters[:-1]] == list(NewTask.model_fields)
     for one in parameters[2:-1]:
         assert one.default == NewTask.model_fields[names.get(one.name, one.name)].default
+
+
+def test_a_queue_is_of_a_database(client: MongoClient[Any]) -> None:
+    with pytest.raises(TypeError, match="of a database"):
+        Queue(client)  # type: ignore[arg-type]
+
+
+def test_an_id_that_is_text_is_told_to_be_no_id(queue: Queue) -> None:
+    task_id = queue.enqueue("send", {})
+
+    with pytest.raises(TaskNotFoundError, match="ids are ObjectIds"):
+        queue.get(str(task_id))
+
+
+def test_a_name_that_is_nearly_one_is_told_with_it(queue: Queue, db: Database[Any]) -> None:
+    db.task_types.insert_one({"_id": "deliver_webhook"})
+
+    with pytest.raises(UnknownTaskError, match="did you mean deliver_webhook"):
+        queue.enqueue("deliver_webhok", {})

@@ -14,10 +14,16 @@ from demo.openapi import document
 from demo.serve.gateway import Gateway
 from tests.functions import calls
 from tests.fuzz.front import Front
+from tests.fuzz.running import seconds
 from tidemill import bootstrap, control, indexes
 from tidemill.clock import ServerClock
 from tidemill.registry import load
 from tidemill.testing import Mongod
+
+
+def pytest_configure() -> None:
+    """Say at once, in a sentence, where FUZZ_SEC is no number."""
+    seconds()
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.fuzz.front import HEADERS, Front
-from tests.fuzz.running import fuzz
+from tests.fuzz.running import fuzz, seconds
 
 CHECKS = [
     status_code_conformance,
@@ -35,7 +35,7 @@ OPTIONS = ("not_before", "expires_at", "retry", "timeout_sec", "delay_sec", "ide
 
 @dataclass(frozen=True, kw_only=True)
 class Fuzzed:
-    """An operation, how many examples a bounded run has of it, and the statuses that it must have seen."""
+    """An operation, how many examples a bounded run has of it, and the statuses that a long one must have seen."""
 
     method: str
     path: str
@@ -44,10 +44,10 @@ class Fuzzed:
 
 
 OPERATIONS = [
-    Fuzzed(method="POST", path="/tasks", examples=80, sees=frozenset({202, 400, 422})),
-    Fuzzed(method="POST", path="/tasks/batch", examples=50, sees=frozenset({202, 400, 422})),
-    Fuzzed(method="GET", path="/tasks/{task_id}", examples=40, sees=frozenset({200, 404})),
-    Fuzzed(method="DELETE", path="/tasks/{task_id}", examples=40, sees=frozenset({200, 404})),
+    Fuzzed(method="POST", path="/tasks", examples=24, sees=frozenset({202, 400, 422})),
+    Fuzzed(method="POST", path="/tasks/batch", examples=12, sees=frozenset({202, 400, 422})),
+    Fuzzed(method="GET", path="/tasks/{task_id}", examples=8, sees=frozenset({200, 404})),
+    Fuzzed(method="DELETE", path="/tasks/{task_id}", examples=8, sees=frozenset({200, 404})),
 ]
 
 
@@ -72,10 +72,11 @@ def test_every_answer_is_as_the_document_says(fuzzed: Fuzzed, front: Front, api:
         case.validate_response(response, checks=CHECKS)
         front.check(response.status_code, response.text)
 
-    fuzz(body, allowed | known | operation.as_strategy(GenerationMode.NEGATIVE), examples=fuzzed.examples, share=1 / 5)
+    refused = operation.as_strategy(GenerationMode.NEGATIVE)
+    fuzz(body, known | known | allowed | refused, examples=fuzzed.examples, share=1 / 5)
 
     print(seen)  # noqa: T201 - what was tried is of interest
-    assert seen.keys() >= fuzzed.sees
+    assert seen.keys() >= (fuzzed.sees if seconds() else {min(fuzzed.sees)})
 
 
 def _about_what_there_is(case: Case[Any], *, name: str, task_id: str, without: Set[str]) -> Case[Any]:

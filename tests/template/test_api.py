@@ -10,12 +10,12 @@ import pytest
 METHODS = [("/tasks", "post"), ("/tasks/batch", "post"), ("/tasks/{id}", "get"), ("/tasks/{id}", "delete")]
 REFUSALS = {
     "DEFAULT_4XX": "request_refused",
-    "DEFAULT_5XX": "internal_error",
+    "DEFAULT_5XX": "internal",
     "ACCESS_DENIED": "forbidden",
     "INVALID_API_KEY": "forbidden",
     "MISSING_AUTHENTICATION_TOKEN": "not_found",
     "THROTTLED": "throttled",
-    "REQUEST_TOO_LARGE": "request_too_large",
+    "REQUEST_TOO_LARGE": "too_large",
 }
 
 

@@ -36,6 +36,7 @@ from tidemill.gateway import (
 from tidemill.requests import parsed
 
 KEY = "idempotency-key"
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Declared:
@@ -191,7 +192,11 @@ def test_who_calls_is_the_api_key(context: object, source: str) -> None:
         ({"headers": {"X-Request-Id": "q", "X-Correlation-ID": "c"}}, {"correlation_id": "c"}),
         ({"headers": {"X-Request-Id": "q"}, "requestContext": {"requestId": "r"}}, {"correlation_id": "q"}),
         ({"headers": {"X-Correlation-ID": ""}, "requestContext": {"requestId": "r"}}, {"correlation_id": "r"}),
-        ({"headers": {"traceparent": "00-a"}}, {"traceparent": "00-a"}),
+        ({"headers": {"X-Correlation-ID": "\ud83c", "X-Request-Id": " q "}}, {"correlation_id": "q"}),
+        ({"multiValueHeaders": {"X-Correlation-ID": ["", " ", "c"]}}, {"correlation_id": "c"}),
+        ({"headers": {"traceparent": PARENT}}, {"traceparent": PARENT}),
+        ({"headers": {"traceparent": "cc" + PARENT[2:] + "-later"}}, {"traceparent": "cc" + PARENT[2:] + "-later"}),
+        *(({"headers": {"traceparent": odd}}, {}) for odd in ("", "00-a", PARENT.upper(), PARENT + "\n", PARENT + "é")),
         (
             {"headers": {"x-correlation-id": "a\r\nb\x1b[31m\ud83c" + "x" * 999}},
             {"correlation_id": "ab[31m" + "x" * 190},
@@ -257,11 +262,24 @@ def test_every_error_has_one_shape(status: int, text: str) -> None:
     assert answer["headers"].get("Retry-After") == ("5" if status == 503 else None)
 
 
-@pytest.mark.parametrize("event", [{"name": "noop"}, {"tasks": []}, {"key1": "v"}, {"detail-type": "Scheduled Event"}])
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"name": "noop"},
+        {"tasks": []},
+        {"key1": "v"},
+        {"detail-type": "Scheduled Event"},
+        None,
+        [],
+        {},
+        "x",
+        1,
+    ],
+)
 def test_what_comes_from_no_front_is_a_direct_invocation(event: object) -> None:
     assert is_direct(event)
 
 
-@pytest.mark.parametrize("event", [None, [], {}, "x", 1, REST, {"rawPath": "/tasks"}, {"requestContext": {"elb": {}}}])
-def test_an_event_of_a_front_or_an_empty_one_is_none(event: object) -> None:
+@pytest.mark.parametrize("event", [REST, {"rawPath": "/tasks"}, {"requestContext": {"elb": {}}}])
+def test_an_event_of_a_front_is_none(event: object) -> None:
     assert not is_direct(event)

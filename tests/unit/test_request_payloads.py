@@ -118,10 +118,10 @@ def test_a_structure_that_unfolds_without_end_is_refused_at_once() -> None:
     bomb: list[Any] = []
     for _ in range(7):
         bomb = [bomb] * 10
-    started = time.perf_counter()
+    started = time.thread_time()
 
     assert problem(bomb) == "must not be larger than 256 KiB"
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1
 
 
 @pytest.mark.parametrize(("size", "fits"), [(MAX_PAYLOAD_BYTES - 13, True), (MAX_PAYLOAD_BYTES - 12, False)])

@@ -77,15 +77,23 @@ def test_a_name_of_5_mb_does_not_come_back() -> None:
     assert len(error.problems[0].field) <= MAX_FIELD_CHARS
 
 
+def test_many_problems_are_told_as_a_few() -> None:
+    wrong = {f"k{n}": 1 for n in range(15)}
+
+    error = refused(**wrong, retry=wrong)
+
+    assert len(error.problems) == MAX_PROBLEMS + 1
+    assert (error.problems[-1].field, error.problems[-1].message) == ("task", "and 10 more problems")
+    assert len(str(error)) < 5000
+
+
 @pytest.mark.parametrize("where", ["task", "retry"])
-def test_a_hundred_thousand_problems_are_told_as_a_few(where: str) -> None:
+def test_a_hundred_thousand_are_one_problem(where: str) -> None:
     wrong = {f"k{n}": 1 for n in range(100_000)}
 
     error = refused(**(wrong if where == "task" else {"retry": wrong}))
 
-    assert len(error.problems) == MAX_PROBLEMS + 1
-    assert (error.problems[-1].field, error.problems[-1].message) == ("task", "and 99980 more problems")
-    assert len(str(error)) < 5000
+    assert [one.message for one in error.problems] == ["has more fields than there are"]
 
 
 @given(st.text(min_size=1, max_size=200))
@@ -180,7 +188,7 @@ def test_an_order_that_is_not_understood_is_refused(event: dict[Any, Any], field
 
 
 def test_a_sweep_has_nothing_to_choose() -> None:
-    with pytest.raises(InvalidRequestError, match="batch_size: Extra inputs are not permitted"):
+    with pytest.raises(InvalidRequestError, match="batch_size: there is no such field"):
         parsed(SweepRequest, {"batch_size": 5})
 
 

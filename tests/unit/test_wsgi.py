@@ -8,9 +8,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib import resources
 from typing import Any
 
 import pytest
+from aws_lambda_powertools.event_handler.openapi import swagger_ui
 from samtranslator.yaml_helper import yaml_parse
 from werkzeug.test import Client
 
@@ -32,6 +34,7 @@ DOCUMENT: Mapping[str, Any] = {
     },
 }
 ROUTE = Route(resource="/tasks", parameters={})
+BUNDLE = (resources.files(swagger_ui) / "swagger-ui-bundle.min.js").read_text(encoding="utf-8")
 NOW = datetime(2026, 7, 1, 9, 0, tzinfo=UTC)
 REQUEST_ID = "7b0e9d52-6c1f-4a38-b2d7-5e4f3a2b1c0d"
 
@@ -234,7 +237,7 @@ def test_a_body_is_at_most_10_mb_and_what_is_larger_is_read_all_the_same() -> No
 
     got = front.client.post("/v1/tasks", headers=KEY, input_stream=body, content_length=MAX_BODY_BYTES + 1)
 
-    assert (got.status_code, code(got.text)) == (413, "request_too_large")
+    assert (got.status_code, code(got.text)) == (413, "too_large")
     assert body.read() == b""
     assert front.events == []
 
@@ -286,7 +289,7 @@ def test_a_handler_that_fails_is_answered_for(returned: object) -> None:
 
     got = front.client.post("/v1/tasks", headers=KEY)
 
-    assert (got.status_code, code(got.text)) == (502, "internal_error")
+    assert (got.status_code, code(got.text)) == (502, "internal")
     assert got.headers["Retry-After"] == "1"
 
 
@@ -330,5 +333,8 @@ def test_the_document_and_its_page_need_no_key() -> None:
     assert page.headers["Content-Type"] == "text/html; charset=utf-8"
     assert '"title": "<\\/script><b>"' in page.text
     assert "<title>&lt;/script&gt;&lt;b&gt;</title>" in page.text
+    assert 'pathname + "openapi.json"' in page.text
     assert "<script src" not in page.text
+    assert BUNDLE in page.text  # character by character: code does not bear what text does
+    assert "</script" not in BUNDLE.lower()
     assert front.client.head("/").data == b""

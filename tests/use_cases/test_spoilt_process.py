@@ -129,7 +129,9 @@ def test_a_function_that_spoils_its_process_harms_neither_the_executor_nor_the_n
         wait = failed["next_retry_at"].replace(tzinfo=UTC) - before
         assert (failed["status"], failed["error"]["code"]) == ("pending", "ValueError")
         assert timedelta(seconds=45) < wait < timedelta(seconds=75) + (after - before)
-    first, second = [json.loads(line) for line in ended.stdout.splitlines()]
+    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    first, second = [line for line in lines if line["message"] == "executed"]
+    assert [line["task_name"] for line in lines if line["message"] == "attempt"] == ["fails"] * 2
     assert (first["message"], first["request_id"], first["done"], first["retried"]) == ("executed", "first", 4, 1)
     assert (second["message"], second["request_id"], second["done"], second["retried"]) == ("executed", "second", 3, 1)
     assert (first["errors"], second["errors"]) == (0, 0)

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Final, Protocol
 
 import pymongo
+from dns.exception import DNSException
 from pymongo.database import Database
 from pymongo.errors import ConfigurationError, InvalidURI
 
@@ -99,7 +100,9 @@ def database(role: str, *, timeout_sec: float = 10.0, pool: int = 2) -> Database
             w="majority",
             waitQueueTimeoutMS=2000,
         )
-    except (ConfigurationError, InvalidURI, ValueError, TypeError, OSError):
+    except (ConfigurationError, InvalidURI, ValueError, TypeError, OSError) as error:
+        if isinstance(error.__cause__ or error.__context__, DNSException):
+            raise UnavailableError(f"the name of the cluster in {source} cannot be resolved") from None
         raise SettingsError(f"{source} is not a MongoDB URI that can be used") from None
     return majority(client[chosen().database])
 

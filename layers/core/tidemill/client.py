@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from pymongo.client_session import ClientSession
@@ -28,6 +30,7 @@ from tidemill.policies import RetryPolicy
 from tidemill.requests import MAX_PROBLEMS, NewTask, Occurrence, new_task, new_tasks
 from tidemill.retry import PRESET_EXPECTED
 from tidemill.store import lookups, open_tasks
+from tidemill.wording import guess
 
 
 class Queue:
@@ -37,6 +40,8 @@ class Queue:
     """
 
     def __init__(self, db: Database[Any], *, clock: Clock | None = None, directory: Directory | None = None) -> None:
+        if not isinstance(db, Database):
+            raise TypeError('a Queue is of a database: Queue(client["app"])')
         self._tasks = open_tasks(db)
         self._dead = open_tasks(db, DEAD_LETTERS)
         self._clock = clock or ServerClock(db)
@@ -93,19 +98,20 @@ class Queue:
             DuplicateKeyError: The key was used with another request; nothing was stored.
             UnavailableError: MongoDB did not confirm; with a key, a repeat is safe.
         """
-        request = new_task(
-            name=name,
-            payload=payload,
-            queue=queue,
-            priority=priority,
-            delay_sec=_seconds(delay, field="delay"),
-            not_before=not_before,
-            expires_at=expires_at,
-            retry=_policy(retry),
-            max_retries=max_retries,
-            timeout_sec=_seconds(timeout, field="timeout"),
-            idempotency_key=idempotency_key,
-        )
+        with _naming_parameters():
+            request = new_task(
+                name=name,
+                payload=payload,
+                queue=queue,
+                priority=priority,
+                delay_sec=_seconds(delay, field="delay"),
+                not_before=not_before,
+                expires_at=expires_at,
+                retry=_policy(retry),
+                max_retries=max_retries,
+                timeout_sec=_seconds(timeout, field="timeout"),
+                idempotency_key=idempotency_key,
+            )
         return self.accept(request, session=session).id
 
     def enqueue_many(
@@ -115,11 +121,13 @@ class Queue:
 
         Each is a `NewTask` or a mapping of its fields, with an ``idempotency_key`` where it is to have one. A thousand
         at a time are stored in one transaction: all of them or none. On a standalone server, which has none, an
-        error half-way leaves the first of them stored. With *session* the caller's transaction decides.
+        error half-way leaves the first of them stored. In a transaction of *session* that one decides; else a
+        transaction is given up after 30 s, or by your ``pymongo.timeout``.
 
         Raises:
             InvalidRequestError: Naming the index of each task that is not allowed; nothing was stored.
-            DuplicateKeyError: Keys were used with other requests; its problems name the index of each.
+            DuplicateKeyError: Keys were used with other requests; its problems name the index of each in its thousand,
+                of which nothing was stored.
             UnavailableError: MongoDB did not confirm; with keys, a repeat is safe.
         """
         return [one.id for one in self.accept_many(new_tasks(requests), session=session)]
@@ -158,6 +166,9 @@ class Queue:
             InvalidRequestError: Naming the index of each task that is not allowed; nothing was stored.
             UnavailableError: MongoDB did not confirm; a repeat is safe.
         """
+        known = enqueueing.known_occurrence(self._tasks, occurrence, count=len(requests))
+        if known is not None:
+            return known
         self._refuse_unknown(requests, are_many=True)
         return enqueueing.accept_occurrence(self._tasks, occurrence, requests, now=self._clock.now(), trace=trace)
 
@@ -214,13 +225,32 @@ class Queue:
 
     def _refuse_unknown(self, requests: Sequence[NewTask], *, are_many: bool = False) -> None:
         types = self._directory.known(names={one.name for one in requests}).types
+        unknown = ((index, one.name) for index, one in enumerate(requests) if types and one.name not in types)
         problems = [
-            Problem(f"{index}.name" if are_many else "name", f"no executor has registered a task function {one.name!r}")
-            for index, one in enumerate(requests)
-            if types and one.name not in types
+            Problem(
+                f"{index}.name" if are_many else "name",
+                f"no executor has registered a task function {name!r}{guess(name, types)}",
+            )
+            for index, name in islice(unknown, MAX_PROBLEMS)
         ]
         if problems:
-            raise UnknownTaskError(problems[:MAX_PROBLEMS])
+            raise UnknownTaskError(problems)
+
+
+@contextmanager
+def _naming_parameters() -> Iterator[None]:
+    """Say problems of the parameters that the caller wrote, which have spans where a request has seconds."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise InvalidRequestError(
+            [
+                Problem(one.field.removesuffix("_sec"), one.message.replace("delay_sec", "delay"))
+                if one.field in {"delay_sec", "timeout_sec", "task"}
+                else one
+                for one in error.problems
+            ]
+        ) from None
 
 
 def _seconds(span: object, *, field: str) -> float | None:

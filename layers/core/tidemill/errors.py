@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -58,7 +59,8 @@ class TaskNotFoundError(TidemillError):
 
     def __init__(self, task_id: TaskId) -> None:
         self.task_id = task_id
-        super().__init__(f"there is no task {task_id}")
+        is_text = isinstance(task_id, str) and re.fullmatch("[0-9a-fA-F]{24}", task_id)
+        super().__init__(f"there is no task {task_id}" + (", which is text: ids are ObjectIds" if is_text else ""))
 
 
 class NotDelayedError(TidemillError):

@@ -1,12 +1,22 @@
-"""Times and spans of time in words for people."""
+"""Words for people: of times, of spans of time, of what they may have meant."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
+_LONGEST: Final = 100
+_CLOSE: Final = 0.7
 _MINUTE: Final = timedelta(minutes=1)
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def guess(word: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence that says *word* is unknown: which of *known* it may stand for, if any is close."""
+    close = difflib.get_close_matches(word[:_LONGEST], [one for one in known if one != word], n=1, cutoff=_CLOSE)
+    return f", did you mean {close[0]}?" if close else ""
 
 
 def moment(at: datetime, *, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:

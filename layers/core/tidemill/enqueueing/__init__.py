@@ -2,7 +2,7 @@
 
 from tidemill.enqueueing.many import accept_many
 from tidemill.enqueueing.one import accept
-from tidemill.enqueueing.recurring import accept_occurrence
+from tidemill.enqueueing.recurring import accept_occurrence, known_occurrence
 from tidemill.enqueueing.values import Accepted
 
-__all__ = ["Accepted", "accept", "accept_many", "accept_occurrence"]
+__all__ = ["Accepted", "accept", "accept_many", "accept_occurrence", "known_occurrence"]

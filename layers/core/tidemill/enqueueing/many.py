@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from pymongo.client_session import ClientSession
-from pymongo.errors import BulkWriteError
 
 from tidemill.enqueueing.values import Accepted, new_document, refuse_expired
 from tidemill.errors import DuplicateKeyError, Problem, UnavailableError
@@ -18,10 +16,8 @@ from tidemill.requests import MAX_PROBLEMS, MAX_TASKS, NewTask
 from tidemill.store import Tasks, intake, translated
 from tidemill.store.transactions import has_transactions, in_transaction
 
-ROUNDS: Final = 5
-"""How often a key may be taken by others between the look at it and the insert."""
-
-_CONTENDED: Final = "others take the same keys at the same time"
+ROUNDS: Final = 50
+"""How often a key may be taken by others between the look at it and the insert, where no transaction prevents it."""
 
 
 def accept_many(
@@ -35,12 +31,13 @@ def accept_many(
     """Store *requests* in order; one whose key is held by the same request is the task that holds it.
 
     A thousand at a time are stored in one transaction: all of them or none. On a standalone server, which has none,
-    they are inserted in order, and an error half-way leaves the first of them stored. With *session* the caller's
-    transaction decides, and the driver's own errors are raised.
+    they are inserted in order, and an error half-way leaves the first of them stored. In a transaction of *session*
+    that one decides, and the driver's own errors are raised.
 
     Raises:
         InvalidRequestError: Naming the index of each task that would expire before it starts; nothing was stored.
-        DuplicateKeyError: Keys were used with other requests; its problems name the index of each.
+        DuplicateKeyError: Keys were used with other requests; its problems name the index of each in its thousand,
+            of which nothing was stored. The thousands before it are.
         UnavailableError: MongoDB did not confirm; with keys, a repeat is safe.
     """
     refuse_expired(requests, now=now)
@@ -54,26 +51,11 @@ def accept_many(
 def _stored(
     tasks: Tasks, documents: Sequence[dict[str, Any]], *, first: int, session: ClientSession | None
 ) -> list[Accepted]:
-    if session is not None:
+    if session is not None and session.in_transaction:
         return _stored_in(tasks, documents, first=first, session=session)
     if not has_transactions(tasks.database):
         return _stored_in_order(tasks, documents, first=first)
-    for _ in range(ROUNDS):
-        with suppress(_TakenMeanwhileError):
-            return in_transaction(tasks.database, lambda own: _stored_alone(tasks, documents, first=first, session=own))
-    raise UnavailableError(_CONTENDED)
-
-
-def _stored_alone(
-    tasks: Tasks, documents: Sequence[dict[str, Any]], *, first: int, session: ClientSession
-) -> list[Accepted]:
-    try:
-        return _stored_in(tasks, documents, first=first, session=session)
-    except BulkWriteError as error:
-        codes = {one["code"] for one in error.details["writeErrors"]}
-        if codes == {intake.DUPLICATE_KEY} and not error.has_error_label("TransientTransactionError"):
-            raise _TakenMeanwhileError from None
-        raise
+    return in_transaction(tasks.database, lambda own: _stored_in(tasks, documents, first=first, session=own))
 
 
 def _stored_in(
@@ -85,27 +67,19 @@ def _stored_in(
 
 
 def _stored_in_order(tasks: Tasks, documents: Sequence[dict[str, Any]], *, first: int) -> list[Accepted]:
-    ours: set[TaskId] = set()
     for _ in range(ROUNDS):
         with translated():
             held = _held(tasks, documents)
         plan = _planned(documents, held, first=first)
-        new = [one for one in plan.new if one["_id"] not in ours]
-        stored = intake.add_in_order(tasks, new)
-        ours |= {one["_id"] for one in new[:stored]}
-        if stored == len(new):
+        if intake.add_in_order(tasks, plan.new) == len(plan.new):
             return plan.accepted
-    raise UnavailableError(_CONTENDED)
+    raise UnavailableError("others take the same keys at the same time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
     accepted: list[Accepted]
     new: list[dict[str, Any]]
-
-
-class _TakenMeanwhileError(Exception):
-    """A key was taken between the look at it and the insert. Private: the transaction is repeated."""
 
 
 def _held(

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from bson import ObjectId
 from pymongo.client_session import ClientSession
-from pymongo.errors import DuplicateKeyError
+from pymongo.collection import Collection
+from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from tidemill.documents import OCCURRENCES
 from tidemill.enqueueing.values import Accepted, new_document, refuse_expired
@@ -40,35 +41,60 @@ def accept_occurrence(
         UnavailableError: MongoDB did not confirm; a repeat is safe.
     """
     refuse_expired(requests, now=now)
-    ids = [_task_id(occurrence, index) for index in range(len(requests))]
+    ids = _task_ids(occurrence, len(requests))
     documents = [
         new_document(one, now=now, trace=trace, task_id=task_id) for one, task_id in zip(requests, ids, strict=True)
     ]
     is_new = _stored(tasks, {"_id": _id(occurrence), "created_at": now}, documents)
-    return [Accepted(id=task_id, status="pending" if is_new else None, is_new=is_new) for task_id in ids]
+    return [Accepted(id=one, is_new=True) for one in ids] if is_new else _known(ids)
+
+
+def known_occurrence(tasks: Tasks, occurrence: Occurrence, *, count: int) -> list[Accepted] | None:
+    """Return the *count* tasks of *occurrence* where it was stored before, whatever would be refused today.
+
+    Raises:
+        UnavailableError: MongoDB did not say.
+    """
+    with translated(OCCURRENCES):
+        found = _marks(tasks).find_one({"_id": _id(occurrence)}, {"_id": 1})
+    return None if found is None else _known(_task_ids(occurrence, count))
+
+
+def _known(ids: Sequence[ObjectId]) -> list[Accepted]:
+    return [Accepted(id=one, status=None, is_new=False) for one in ids]
 
 
 def _stored(tasks: Tasks, mark: dict[str, Any], documents: Sequence[dict[str, Any]]) -> bool:
-    marks = majority(tasks.database)[OCCURRENCES]
-    with translated(OCCURRENCES):
-        if marks.find_one({"_id": mark["_id"]}, {"_id": 1}) is not None:
-            return False
-        if not has_transactions(tasks.database):
-            intake.add_missing(tasks, documents)
+    marks = _marks(tasks)
+    if not has_transactions(tasks.database):
+        intake.add_missing(tasks, documents)
+        with translated(OCCURRENCES):
             return marks.update_one({"_id": mark["_id"]}, {"$setOnInsert": mark}, upsert=True).upserted_id is not None
 
     def together(session: ClientSession) -> bool:
         try:
             marks.insert_one(mark, session=session)
-        except DuplicateKeyError:
-            raise _KnownError from None
-        intake.add_all(tasks, documents, session=session)
+            intake.add_all(tasks, documents, session=session)
+        except (DuplicateKeyError, BulkWriteError) as error:
+            if _is_there(error):
+                raise _KnownError from None
+            raise
         return True
 
     try:
         return in_transaction(tasks.database, together)
-    except _KnownError:  # of two deliveries at once the other one was quicker
+    except _KnownError:
         return False
+
+
+def _is_there(error: DuplicateKeyError | BulkWriteError) -> bool:
+    """Tell whether another delivery was quicker, or the mark is forgotten and a task of it is still there."""
+    codes = {one["code"] for one in (error.details or {}).get("writeErrors", [])}
+    return isinstance(error, DuplicateKeyError) or codes == {intake.DUPLICATE_KEY}
+
+
+def _marks(tasks: Tasks) -> Collection[Any]:
+    return majority(tasks.database)[OCCURRENCES]
 
 
 class _KnownError(Exception):
@@ -79,9 +105,9 @@ def _id(occurrence: Occurrence) -> dict[str, Any]:
     return {"schedule": occurrence.schedule, "at": occurrence.at}
 
 
-def _task_id(occurrence: Occurrence, index: int) -> ObjectId:
-    """Return an id that sorts like others: by time, then by place."""
+def _task_ids(occurrence: Occurrence, count: int) -> list[ObjectId]:
+    """Return ids that sort like others: by time, then by place."""
     seconds = int(occurrence.at.timestamp()) % 2**32
     told = f"{occurrence.schedule}|{occurrence.at.isoformat()}".encode()
-    hashed = hashlib.sha256(told).digest()[:_HASHED]
-    return ObjectId(seconds.to_bytes(4, "big") + hashed + index.to_bytes(2, "big"))
+    begin = seconds.to_bytes(4, "big") + hashlib.sha256(told).digest()[:_HASHED]
+    return [ObjectId(begin + index.to_bytes(2, "big")) for index in range(count)]

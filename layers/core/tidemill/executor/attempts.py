@@ -17,7 +17,10 @@ def is_failure(settlement: Settlement) -> bool:
 
 
 def is_told(settlement: Settlement) -> bool:
-    """Tell whether the attempt is worth a line of its own: it failed, or its caller may look for it by an id."""
+    """Tell whether the attempt is worth a line of its own: it failed, or its task came with an id to look for.
+
+    All that come over HTTP or by a direct invocation do; those that an application enqueues with `Queue` do not.
+    """
     task = settlement.task
     return is_failure(settlement) or (isinstance(task, Task) and (task.correlation_id or task.traceparent) is not None)
 

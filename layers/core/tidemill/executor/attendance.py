@@ -101,7 +101,8 @@ class Attendance:
 
     def _is_seated(self) -> bool:
         now = self._runtime.clock.now()
-        return self._seats.take(self._holder, until=now + self._remaining() + LEASE_GRACE, now=now)
+        until = now + self._remaining() + LEASE_GRACE
+        return self._seats.take(self._holder, until=until, now=now, service=self._runtime.service(self._order))
 
     def _leaves(self) -> bool:
         with self._within():

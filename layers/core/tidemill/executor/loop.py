@@ -130,9 +130,7 @@ class Execution:
             report=self._report,
             monotonic=runtime.monotonic,
         )
-        self._present = Present(
-            runtime.tasks.database, order, life=life, clock=runtime.clock, monotonic=runtime.monotonic
-        )
+        self._present = Present(runtime, order, life=life)
         self._waiting = Waiting(runtime, order, life)
         self._next_claim = 0.0
         self._leave_by = math.inf

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
-
-from pymongo.database import Database
 
 from tidemill import control
-from tidemill.clock import Clock
 from tidemill.errors import TidemillError
 from tidemill.executor.life import Life
-from tidemill.executor.runtime import Order
+from tidemill.executor.runtime import Order, Runtime
 
 
 class Present:
@@ -22,15 +17,14 @@ class Present:
     People read it who ask why a task is not running. Nothing is decided by it, so what fails is left for next time.
     """
 
-    def __init__(
-        self, db: Database[Any], order: Order, *, life: Life, clock: Clock, monotonic: Callable[[], float]
-    ) -> None:
-        self._db = db
-        self._worker = control.Presence(owner=order.owner, queues=order.queues, lanes=order.lanes)
+    def __init__(self, runtime: Runtime, order: Order, *, life: Life) -> None:
+        self._db = runtime.tasks.database
+        self._owner = order.owner
+        self._service = runtime.service(order)
         self._life = life
-        self._clock = clock
-        self._monotonic = monotonic
-        self._next = monotonic() if math.isfinite(life.extend_sec) else math.inf
+        self._clock = runtime.clock
+        self._monotonic = runtime.monotonic
+        self._next = runtime.monotonic() if math.isfinite(life.extend_sec) else math.inf
 
     def say(self) -> None:
         """Say that it is alive, if it is time to."""
@@ -39,10 +33,10 @@ class Present:
         self._next = self._monotonic() + self._life.extend_sec
         now = self._clock.now()
         with suppress(TidemillError):
-            control.be_present(self._db, self._worker, until=self._life.lease_until(now), now=now)
+            control.be_present(self._db, self._owner, self._service, until=self._life.lease_until(now), now=now)
 
     def leave(self) -> None:
         """Take it back."""
         if math.isfinite(self._next):
             with suppress(TidemillError):
-                control.be_gone(self._db, self._worker.owner)
+                control.be_gone(self._db, self._owner)

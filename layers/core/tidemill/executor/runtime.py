@@ -11,6 +11,7 @@ from datetime import timedelta
 from tidemill.admission import Limits
 from tidemill.classify import COMMON, Rules
 from tidemill.clock import Clock
+from tidemill.control import Service
 from tidemill.executor.serving import Serving, serving
 from tidemill.isolation import Isolation
 from tidemill.model import LANES, Lane, Task
@@ -74,6 +75,16 @@ class Runtime:
             self.options(queue),
             asked=order.selection,
             lanes=order.lanes,
+            selection=self.settings.selection,
+            retry_share=self.settings.retry_share,
+        )
+
+    def service(self, order: Order) -> Service:
+        """Return what an executor with *order* serves, as others are told."""
+        return Service(
+            queues=tuple(order.queues),
+            lanes=order.lanes,
+            asked=order.selection,
             selection=self.settings.selection,
             retry_share=self.settings.retry_share,
         )

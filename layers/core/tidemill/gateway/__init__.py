@@ -14,7 +14,7 @@ from tidemill.gateway.events import (
     object_id,
     trace,
 )
-from tidemill.gateway.limits import admitted, all_admitted, found_by_routes, keyed_directly
+from tidemill.gateway.limits import admitted, all_admitted, found_by_routes, keyed_directly, refuse_too_long
 from tidemill.gateway.models import (
     AcceptedTask,
     AcceptedTasks,
@@ -56,6 +56,7 @@ __all__ = [
     "object_id",
     "plain",
     "refusal",
+    "refuse_too_long",
     "told",
     "trace",
 ]

@@ -2,37 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel
 
+from tidemill.gateway import codes
 from tidemill.gateway.models import AcceptedTask, AcceptedTasks, ErrorAnswer, TaskAnswer
 
-_ERRORS: Final = {
-    400: "The request cannot be read: no JSON, no UTF-8, an ambiguous Idempotency-Key.",
-    403: "There is no API key in the header x-api-key, or it is none.",
-    404: "There is no such task, or it is another caller's.",
-    409: "An idempotency key was used with another request. Nothing was stored.",
-    413: "The body is larger than 4 MB.",
-    415: "The body is not called application/json, or is compressed.",
-    422: "The request can be read and is not allowed; `details` names each field. Nothing was stored.",
-    429: "Too many requests: slow down.",
-    503: "MongoDB does not answer, or the queue is not set up. A repeat with the same key is safe.",
+_NO_REPEAT: Final = "Send it again once `Retry-After` is over."
+_WHAT_HAPPENED: Final[Mapping[int, str]] = {
+    400: "The request cannot be read. Nothing was stored.",
+    403: "The API key is missing, or is none.",
+    404: "There is nothing for this API key.",
+    409: "Nothing was stored.",
+    413: "Nothing was stored.",
+    415: "Nothing was stored.",
+    422: "Nothing was stored.",
+    429: f"Nothing was done. {_NO_REPEAT}",
+    503: "It may have been stored or not. Send it again with the same key once `Retry-After` is over.",
+    500: "It may have been stored or not. Sending it again with the same key is safe.",
+}
+_OF_A_BATCH: Final[Mapping[int, str]] = {
+    409: "Nothing was stored; but on a standalone MongoDB the tasks before it may be, and a repeat finds them by key.",
+    503: "All may have been stored or none; on a standalone MongoDB the first of them. With keys a repeat is safe.",
+    500: "All may have been stored or none; on a standalone MongoDB the first of them. With keys a repeat is safe.",
+}
+_OF_A_LOOK: Final[Mapping[int, str]] = {
+    422: "There are query parameters: leave them out.",
+    503: _NO_REPEAT,
+    500: "Sending it again is safe.",
 }
 _LOCATION: Final = {"Location": {"description": "Where the task is told of.", "schema": {"type": "string"}}}
-_RETRY_AFTER: Final = {"Retry-After": {"description": "Seconds.", "schema": {"type": "string"}}}
+_RETRY_AFTER: Final = {
+    "Retry-After": {
+        "description": "Seconds to wait before the next try.",
+        "schema": {"type": "string", "pattern": "^[0-9]+$"},
+        "example": "5",
+    }
+}
+_COMES_AGAIN: Final = (429, 503)
 
 
-def _responses(told: dict[int, tuple[str, type[BaseModel]]], errors: tuple[int, ...], **headers: Any) -> dict[int, Any]:  # noqa: ANN401 - parts of an OpenAPI document
-    answers = {status: _answer(text, model, headers) for status, (text, model) in told.items()}
+def failure(operation_id: str) -> str:
+    """Return what is said of every 5xx but 503, which Powertools would have to know one by one."""
+    return _said(500, {"enqueue": {}, "enqueueBatch": _OF_A_BATCH}.get(operation_id, _OF_A_LOOK))
+
+
+def _responses(
+    told: dict[int, tuple[str, type[BaseModel]]],
+    errors: tuple[int, ...],
+    *,
+    differing: Mapping[int, str] = _WHAT_HAPPENED,
+    headers: Mapping[str, Any] | None = None,
+) -> dict[int, Any]:
+    answers = {status: _answer(text, model, headers or {}) for status, (text, model) in told.items()}
     refusals = {
-        status: _answer(_ERRORS[status], ErrorAnswer, _RETRY_AFTER if status == 503 else {})  # noqa: PLR2004
+        status: _answer(_said(status, differing), ErrorAnswer, _RETRY_AFTER if status in _COMES_AGAIN else {})
         for status in errors
     }
     return answers | refusals
 
 
-def _answer(text: str, model: type[BaseModel], headers: dict[str, Any]) -> dict[str, Any]:
+def _said(status: int, differing: Mapping[int, str]) -> str:
+    return f"{differing.get(status, _WHAT_HAPPENED[status])} {codes.listed(status)}"
+
+
+def _answer(text: str, model: type[BaseModel], headers: Mapping[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": text, "content": {"application/json": {"model": model}}}
     return answer | ({"headers": headers} if headers else {})
 
@@ -53,7 +89,7 @@ POST: Final[dict[str, Any]] = {
             200: ("The key came with this request before: the first task, as it is now.", AcceptedTask),
         },
         _FOR_BODIES,
-        **_LOCATION,
+        headers=_LOCATION,
     ),
 }
 POST_BATCH: Final[dict[str, Any]] = {
@@ -70,13 +106,14 @@ POST_BATCH: Final[dict[str, Any]] = {
             200: ("The keys of all of them came with the same requests before.", AcceptedTasks),
         },
         _FOR_BODIES,
+        differing=_OF_A_BATCH,
     ),
 }
 GET: Final[dict[str, Any]] = {
     "summary": "Look how a task is doing",
     "description": "Status, attempts, last error, result; also of one that failed for good. The payload is never told.",
     "operation_id": "getTask",
-    "responses": _responses({200: ("The task as it is now.", TaskAnswer)}, _FOR_ONE),
+    "responses": _responses({200: ("The task as it is now.", TaskAnswer)}, _FOR_ONE, differing=_OF_A_LOOK),
 }
 CANCEL: Final[dict[str, Any]] = {
     "summary": "Cancel a task",
@@ -85,5 +122,5 @@ CANCEL: Final[dict[str, Any]] = {
         "succeeds all the same. One that has ended is told as it is. Its idempotency key is free once it is cancelled."
     ),
     "operation_id": "cancelTask",
-    "responses": _responses({200: ("The task as it is now.", TaskAnswer)}, _FOR_ONE),
+    "responses": _responses({200: ("The task as it is now.", TaskAnswer)}, _FOR_ONE, differing=_OF_A_LOOK),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ DIRECT: Final = "direct"
 
 _POSTED: Final = ("/tasks", "/tasks/batch")
 _OF_HTTP: Final = ("httpMethod", "requestContext", "rawPath", "routeKey", "multiValueHeaders")
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[0-9a-z-]{1,150})?", re.ASCII)
+"""W3C Trace Context, of this version or a later one: https://www.w3.org/TR/trace-context/#traceparent-header"""
+
 _CORRELATION_HEADERS: Final = ("x-correlation-id", "x-request-id")
 
 
@@ -32,7 +36,7 @@ def is_http(event: object) -> bool:
 
 def is_direct(event: object) -> bool:
     """Tell whether *event* was sent by hand, by a program or by a schedule, and not by anything that speaks HTTP."""
-    return isinstance(event, dict) and bool(event) and not any(name in event for name in _OF_HTTP)
+    return not (isinstance(event, dict) and any(name in event for name in _OF_HTTP))
 
 
 def cleaned(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,7 +50,10 @@ def cleaned(event: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidRequestError([Problem("query", "there are no query parameters: options go into the body")])
     posted = event["httpMethod"] == "POST" and event["path"].rstrip("/") in _POSTED
     given = _headers(event)
-    plain = dict(event) | {
+    key = idempotency_key(event) if posted else None
+    if key is not None:
+        given[KEY_HEADER] = [key]
+    return dict(event) | {
         "headers": {name: values[0] for name, values in given.items()} | {"content-type": "application/json"},
         "multiValueHeaders": given,
         "queryStringParameters": None,
@@ -54,9 +61,6 @@ def cleaned(event: Mapping[str, Any]) -> dict[str, Any]:
         "body": _readable(event, given) if posted else None,
         "isBase64Encoded": False,
     }
-    if posted:
-        idempotency_key(plain)
-    return plain
 
 
 def caller(event: Mapping[str, Any]) -> str:
@@ -84,12 +88,12 @@ def trace(event: Mapping[str, Any]) -> dict[str, str]:
     """Return what is kept of a call with its tasks."""
     found = {"source": caller(event)}
     given = _headers(event)
-    correlation = next((given[name][0] for name in _CORRELATION_HEADERS if any(given.get(name, []))), None)
-    request_id = _mapping(event.get("requestContext")).get("requestId")
-    if correlation or request_id:
-        found["correlation_id"] = _plain(str(correlation or request_id))
-    for value in given.get("traceparent", [])[:1]:
-        found["traceparent"] = _plain(value)
+    named = [value for name in _CORRELATION_HEADERS for value in given.get(name, [])]
+    named.append(str(_mapping(event.get("requestContext")).get("requestId") or ""))
+    for correlation_id in filter(None, map(_plain, reversed(named))):
+        found["correlation_id"] = correlation_id
+    for traceparent in filter(_TRACEPARENT.fullmatch, given.get("traceparent", [])):
+        found["traceparent"] = traceparent
     return found
 
 
@@ -150,4 +154,4 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _plain(text: str) -> str:
-    return "".join(char for char in text[:200] if char.isprintable())
+    return "".join(char for char in text[:200] if char.isprintable()).strip()

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from itertools import islice
 from typing import Any, Final
-
-from pydantic import BaseModel
 
 from tidemill.control import Directory, Known
 from tidemill.errors import InvalidRequestError, Problem, UnknownTaskError
 from tidemill.gateway.events import DIRECT
 from tidemill.gateway.models import MIN_HTTP_BASE_SEC, HttpBatchTask, HttpTask
-from tidemill.requests import MAX_PROBLEMS, REQUEST, NewTask, TaskFields, listed, parsed
+from tidemill.requests import MAX_PROBLEMS, NewTask, Request, TaskFields, listed, parsed
 from tidemill.requests.tasks import Key
+from tidemill.wording import guess
 
 KEY: Final = "Idempotency-Key"
 
 
-class _Keyed(BaseModel):
-    model_config = REQUEST
-
+class _Keyed(Request):
     idempotency_key: Key | None
 
 
@@ -34,7 +32,7 @@ def admitted(task: HttpTask, *, key: str | None, caller: str, directory: Directo
     """
     _require_key(key)
     known = directory.known(names=[task.name], queues=[task.queue], for_http=True)
-    _refuse(list(_problems(task, known, max_timeout)))
+    _refuse(_problems(task, known, max_timeout))
     return _request(task, key=key, caller=caller)
 
 
@@ -49,13 +47,24 @@ def all_admitted(
     names, queues = {one.name for one in tasks}, {one.queue for one in tasks}
     known = directory.known(names=names, queues=queues, for_http=True)
     _refuse(
-        [
-            Problem(f"tasks.{index}.{problem.field}", problem.message)
-            for index, task in enumerate(tasks)
-            for problem in _problems(task, known, max_timeout)
-        ]
+        Problem(f"tasks.{index}.{problem.field}", problem.message)
+        for index, task in enumerate(tasks)
+        for problem in _problems(task, known, max_timeout)
     )
     return [_request(one, key=one.idempotency_key, caller=caller) for one in tasks]
+
+
+def refuse_too_long(tasks: Sequence[NewTask], *, max_timeout: timedelta) -> None:
+    """Refuse tasks of a direct invocation that no executor could ever run.
+
+    Raises:
+        InvalidRequestError: Naming the index of each.
+    """
+    _refuse(
+        Problem(f"{index}.{problem.field}", problem.message)
+        for index, task in enumerate(tasks)
+        for problem in _too_long(task, max_timeout)
+    )
 
 
 def keyed_directly(tasks: Sequence[NewTask], *, request_id: str) -> list[NewTask]:
@@ -94,21 +103,28 @@ def _request(task: TaskFields, *, key: str | None, caller: str) -> NewTask:
 
 def _problems(task: TaskFields, known: Known, max_timeout: timedelta) -> Iterator[Problem]:
     if task.name not in known.types:
-        yield Problem("name", "no executor has registered a task function of this name: check it, or deploy one")
+        open_ones = [name for name in known.types if known.is_open(name)]
+        yield Problem("name", f"no executor has registered a task function of this name{guess(task.name, open_ones)}")
     elif not known.is_open(task.name):
         yield Problem("name", "is not open to HTTP: register it with @task(..., http=True)")
     if task.queue not in known.queues:
-        yield Problem("queue", "is not declared: run `tidemill ops queue declare QUEUE` once")
+        close = guess(task.queue, known.queues)
+        yield Problem("queue", f"is not declared{close or ':'} run `tidemill ops queue declare QUEUE` once")
     backoff = task.retry.backoff() if task.retry is not None else None
     if backoff is not None and backoff.base_sec < MIN_HTTP_BASE_SEC:
         yield Problem("retry.base_sec", f"must be at least {MIN_HTTP_BASE_SEC:g}")
+    yield from _too_long(task, max_timeout)
+
+
+def _too_long(task: TaskFields, max_timeout: timedelta) -> Iterator[Problem]:
     longest = max_timeout.total_seconds()
     if task.timeout_sec is not None and task.timeout_sec > longest:
         yield Problem("timeout_sec", f"must be at most {longest:g}, the MAX_TASK_TIMEOUT_SEC of executors")
 
 
-def _refuse(problems: Sequence[Problem]) -> None:
-    if any(one.field.endswith("name") for one in problems):
-        raise UnknownTaskError(problems[:MAX_PROBLEMS])
-    if problems:
-        raise InvalidRequestError(problems[:MAX_PROBLEMS])
+def _refuse(problems: Iterator[Problem]) -> None:
+    found = list(islice(problems, MAX_PROBLEMS))  # a guess at each of a thousand names would take seconds
+    if any(one.field.endswith("name") for one in found):
+        raise UnknownTaskError(found)
+    if found:
+        raise InvalidRequestError(found)

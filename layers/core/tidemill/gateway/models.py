@@ -6,8 +6,10 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidemill.gateway.codes import every_code
 from tidemill.model import Reason, Status
-from tidemill.requests import MAX_TASKS, REQUEST, NewTask, TaskFields
+from tidemill.requests import MAX_TASKS, MAX_TIMEOUT_SEC, NAME_PATTERN, NewTask, Request, TaskFields
+from tidemill.requests.retries import Retry
 
 MAX_HTTP_PRIORITY: Final = 10
 MIN_HTTP_BASE_SEC: Final = 0.1
@@ -21,8 +23,33 @@ _ANSWER: Final = ConfigDict(frozen=True)
 class HttpTask(TaskFields):
     """A task to be enqueued."""
 
+    name: str = Field(
+        pattern=NAME_PATTERN,
+        description=(
+            "The task function: one that the deployment has opened to HTTP (`@task(..., http=True)`). Its operator "
+            "can tell which there are; `deliver_webhook` and `noop` come with it."
+        ),
+        examples=["deliver_webhook"],
+    )
     priority: int = Field(
         default=0, ge=-MAX_HTTP_PRIORITY, le=MAX_HTTP_PRIORITY, description="Higher first, within its queue."
+    )
+    retry: Retry | None = Field(
+        default=None,
+        description=(
+            "The name of a preset, or the numbers themselves; without it, as the function is registered. Here "
+            f"`base_sec` must be at least {MIN_HTTP_BASE_SEC:g}."
+        ),
+        examples=["conservative"],
+    )
+    timeout_sec: float | None = Field(
+        default=None,
+        ge=0.1,
+        le=MAX_TIMEOUT_SEC,
+        description=(
+            "How long one attempt may take; at most the deployment's MAX_TASK_TIMEOUT_SEC, which is 50 unless its "
+            "operator chose another. What is above it is refused (422)."
+        ),
     )
 
 
@@ -30,10 +57,8 @@ class HttpBatchTask(HttpTask, NewTask):
     """One task of many, with a key of its own where it is to have one."""
 
 
-class Batch(BaseModel):
+class Batch(Request):
     """Tasks to be enqueued together, in order."""
-
-    model_config = REQUEST
 
     tasks: list[HttpBatchTask] = Field(min_length=1, max_length=MAX_TASKS, description="In the order of the answer.")
 
@@ -110,7 +135,11 @@ class ErrorBody(BaseModel):
 
     model_config = _ANSWER
 
-    code: str = Field(examples=["not_allowed"], description="For programs.")
+    code: str = Field(
+        examples=["not_allowed"],
+        description="For programs; each status says which it has. Later releases may have more.",
+        json_schema_extra={"enum": [*every_code()]},
+    )
     message: str = Field(examples=["the task is not allowed as it is"], description="For people.")
     details: list[ErrorDetail]
 

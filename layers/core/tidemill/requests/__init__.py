@@ -3,7 +3,7 @@
 from tidemill.requests.direct import DirectRequest, Occurrence, is_single, read_direct
 from tidemill.requests.events import MAX_CONCURRENCY, ExecuteRequest, Source, SweepRequest, dead_owner
 from tidemill.requests.payloads import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, storage_problem
-from tidemill.requests.problems import MAX_FIELD_CHARS, MAX_PROBLEMS, REQUEST, below, listed, parsed, problems
+from tidemill.requests.problems import MAX_FIELD_CHARS, MAX_PROBLEMS, Request, below, listed, parsed, problems
 from tidemill.requests.retries import RetryOptions, retry_options
 from tidemill.requests.tasks import (
     MAX_DELAY_SEC,
@@ -31,12 +31,12 @@ __all__ = [
     "MAX_TIMEOUT_SEC",
     "NAME_PATTERN",
     "QUEUE_PATTERN",
-    "REQUEST",
     "DirectRequest",
     "ExecuteRequest",
     "Moment",
     "NewTask",
     "Occurrence",
+    "Request",
     "RetryOptions",
     "Source",
     "SweepRequest",

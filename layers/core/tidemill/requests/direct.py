@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from tidemill.errors import InvalidRequestError, Problem
-from tidemill.requests.problems import REQUEST, parsed
+from tidemill.requests.problems import Request, parsed
 from tidemill.requests.tasks import MAX_TASKS, Moment, NewTask
 
 HOW_TO_RECUR: Final = (
@@ -24,19 +24,15 @@ def _filled_in(schedule: str) -> str:
     return schedule
 
 
-class Occurrence(BaseModel):
+class Occurrence(Request):
     """One time at which a schedule was to fire, however often and however late that is delivered."""
-
-    model_config = REQUEST
 
     schedule: Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_filled_in)]
     at: Moment
 
 
-class DirectRequest(BaseModel):
+class DirectRequest(Request):
     """The tasks of a direct invocation, in order."""
-
-    model_config = REQUEST
 
     tasks: list[NewTask] = Field(min_length=1, max_length=MAX_TASKS)
     occurrence: Occurrence | None = None
@@ -53,12 +49,14 @@ def is_single(event: Mapping[str, Any]) -> bool:
     return "tasks" not in event
 
 
-def read_direct(event: Mapping[str, Any]) -> DirectRequest:
+def read_direct(event: object) -> DirectRequest:
     """Return what *event* asks for: the body of ``POST /tasks`` or ``POST /tasks/batch``, perhaps of a schedule.
 
     Raises:
         InvalidRequestError: With every problem found; it tells how a schedule is written where one may be meant.
     """
+    if not isinstance(event, Mapping) or not event:
+        raise InvalidRequestError([Problem("event", 'holds no task: send {"name": ..., "payload": {...}}, or "tasks"')])
     if "detail-type" in event:
         raise InvalidRequestError([Problem("occurrence", f"is missing: {HOW_TO_RECUR}")])
     if "occurrence" in event and event["occurrence"] is None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from tidemill.model import Lane
 from tidemill.policies import Selection
-from tidemill.requests.problems import REQUEST
+from tidemill.requests.problems import Request
 from tidemill.requests.tasks import QUEUE_PATTERN
 
 MAX_CONCURRENCY: Final = 256
@@ -18,10 +18,8 @@ Source: TypeAlias = Literal["tick", "wake", "backlog"]
 """Why an executor was started: by a schedule, by an enqueue, by another executor or the death of one."""
 
 
-class ExecuteRequest(BaseModel):
+class ExecuteRequest(Request):
     """What starts an executor; ``{}`` is a tick with the deployment's choices."""
-
-    model_config = REQUEST
 
     source: Source = "tick"
     queues: list[Annotated[str, Field(pattern=QUEUE_PATTERN)]] = Field(default=[], max_length=100)
@@ -31,10 +29,8 @@ class ExecuteRequest(BaseModel):
     concurrency: int | None = Field(default=None, ge=1, le=MAX_CONCURRENCY)
 
 
-class SweepRequest(BaseModel):
+class SweepRequest(Request):
     """What starts reclaim by schedule, or archive: nothing to choose."""
-
-    model_config = REQUEST
 
 
 def dead_owner(event: object) -> str | None:

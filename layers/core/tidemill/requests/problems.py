@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from tidemill.classify import bounded
 from tidemill.errors import InvalidRequestError, Problem
+from tidemill.wording import guess
 
 MAX_PROBLEMS: Final = 20
 MAX_FIELD_CHARS: Final = 100
 REQUEST: Final = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
 """How every request is read: no type is guessed, no name unknown, no value repeated."""
 
+SURPLUS: Final = 10
+"""So many unknown names are listed one by one: Pydantic takes a kilobyte for each."""
+
+_NAMES: Final[set[str]] = set()
 _M = TypeVar("_M", bound=BaseModel)
+
+
+class Request(BaseModel):
+    """What somebody asks for."""
+
+    model_config = REQUEST
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:  # noqa: ANN401 - as Pydantic has it
+        """Learn the names that a mistyped one may stand for."""
+        if not cls.__module__.startswith("tidemill.operations"):  # which have other names
+            _NAMES.update(cls.model_fields)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _not_countless(cls, value: Any) -> Any:  # noqa: ANN401 - a validator sees anything
+        if isinstance(value, Mapping) and len(value) > len(cls.model_fields) + SURPLUS:
+            raise ValueError("has more fields than there are")
+        return value
 
 
 def parsed(model: type[_M], event: object) -> _M:
@@ -54,6 +78,11 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _message(one: Any) -> str:  # noqa: ANN401 - a TypedDict here, a dict there
-    if one["type"] == "union_tag_invalid":  # the one message of Pydantic's that repeats a value
-        return "Input should be tagged as one of the known kinds"
+    match one["type"]:
+        case "union_tag_invalid":  # the one message of Pydantic's that repeats a value
+            return "Input should be tagged as one of the known kinds"
+        case "extra_forbidden":
+            return f"there is no such field{guess(str(one['loc'][-1]), _NAMES)}"
+        case "missing":
+            return "is missing"
     return str(one["msg"]).removeprefix("Value error, ")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from tidemill.policies import (
     MAX_BACKOFF_SEC,
@@ -17,27 +17,49 @@ from tidemill.policies import (
     RetryPolicy,
     Strategy,
 )
-from tidemill.requests.problems import REQUEST
+from tidemill.requests.problems import Request
 from tidemill.retry import DEFAULT, PRESET_EXPECTED, PRESETS
 
 Preset: TypeAlias = Literal["default", "standard", "conservative", "aggressive", "one_shot", "quadrupling", "patient"]
 
 
-class RetryOptions(BaseModel):
+class RetryOptions(Request):
     """How this task is retried, in seconds.
 
     Where it says anything of the wait, what is left out of that is as in the preset ``default``.
     """
 
-    model_config = REQUEST
-
     max_retries: int | None = Field(default=None, ge=0, le=MAX_RETRIES_LIMIT, description="0 is one run.")
-    strategy: Strategy = DEFAULT.backoff.strategy
-    base_sec: float = Field(default=DEFAULT.backoff.base_sec, gt=0, le=MAX_BACKOFF_SEC)
-    factor: float = Field(default=DEFAULT.backoff.factor, ge=1, le=MAX_FACTOR)
-    max_sec: float = Field(default=DEFAULT.backoff.max_sec, gt=0, le=MAX_BACKOFF_SEC, validate_default=True)
-    jitter: Jitter = DEFAULT.backoff.jitter
-    jitter_factor: float = Field(default=DEFAULT.backoff.jitter_factor, gt=0, le=1)
+    strategy: Strategy = Field(
+        default=DEFAULT.backoff.strategy,
+        description=(
+            "How the wait after the nth failure grows: exponential base_sec * factor ** (n - 1), linear base_sec * n, "
+            "fixed base_sec, fibonacci base_sec * (1, 1, 2, 3, 5, ...)."
+        ),
+    )
+    base_sec: float = Field(
+        default=DEFAULT.backoff.base_sec, gt=0, le=MAX_BACKOFF_SEC, description="Over HTTP at least 0.1."
+    )
+    factor: float = Field(
+        default=DEFAULT.backoff.factor, ge=1, le=MAX_FACTOR, description="Of the strategy exponential."
+    )
+    max_sec: float = Field(
+        default=DEFAULT.backoff.max_sec,
+        gt=0,
+        le=MAX_BACKOFF_SEC,
+        validate_default=True,
+        description="No wait is longer; not below base_sec.",
+    )
+    jitter: Jitter = Field(
+        default=DEFAULT.backoff.jitter,
+        description=(
+            "What chance makes of the wait: none leaves it, full takes one from 0 up to it, decorrelated one from "
+            "base_sec up to it, proportional moves it by up to jitter_factor of itself."
+        ),
+    )
+    jitter_factor: float = Field(
+        default=DEFAULT.backoff.jitter_factor, gt=0, le=1, description="Of the jitter proportional."
+    )
 
     @field_validator("max_sec")
     @classmethod

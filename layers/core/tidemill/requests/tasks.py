@@ -12,12 +12,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Self
 
 import bson
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.policies import MAX_RETRIES_LIMIT
 from tidemill.requests.payloads import fitting
-from tidemill.requests.problems import MAX_PROBLEMS, REQUEST, problems
+from tidemill.requests.problems import MAX_PROBLEMS, Request, problems
 from tidemill.requests.retries import Retry
 from tidemill.retry import DEFAULT
 
@@ -52,10 +52,8 @@ Moment = Annotated[datetime, BeforeValidator(_moment)]
 Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY_CHARS), AfterValidator(_key)]
 
 
-class TaskFields(BaseModel):
+class TaskFields(Request):
     """A task to be enqueued, all but its key."""
-
-    model_config = REQUEST
 
     name: str = Field(pattern=NAME_PATTERN, description="The registered task function.", examples=["deliver_webhook"])
     payload: Annotated[dict[str, Any], AfterValidator(fitting)] = Field(
@@ -129,7 +127,12 @@ class NewTask(TaskFields):
     """A task to be enqueued."""
 
     idempotency_key: Key | None = Field(
-        default=None, description="The same key with the same task is the same task.", examples=["order-7"]
+        default=None,
+        description=(
+            "The same key with the same task is the same task. It must be printable and not start or end with white "
+            "space."
+        ),
+        examples=["order-7"],
     )
 
 

@@ -77,22 +77,20 @@ def add_in_order(tasks: Tasks, documents: Sequence[dict[str, Any]]) -> int:
     Raises:
         UnavailableError: The first of them may be stored, the others are not.
     """
-    stored = 0
+    if not documents:
+        return 0
     with translated():
-        while stored < len(documents):
-            try:
-                _insert(tasks, documents[stored:])
-            except BulkWriteError as error:
-                [wrong] = error.details["writeErrors"][:1] or [{}]
-                if wrong.get("code") != DUPLICATE_KEY:
-                    raise
-                stored += int(wrong["index"])
-                if tasks.find_one({"_id": documents[stored]["_id"]}, {"_id": 1}) is None:
-                    return stored
-                stored += 1
-            else:
-                return len(documents)
-    return stored
+        try:
+            _insert(tasks, documents)
+        except BulkWriteError as error:
+            index = _taken_at(error)
+        else:
+            return len(documents)
+        ids = [one["_id"] for one in documents]
+        there = {raw["_id"] for raw in tasks.find({"_id": {"$in": ids}}, {"_id": 1}, batch_size=len(ids))}
+    if documents[index]["_id"] not in there:
+        return index
+    return len(there) + add_in_order(tasks, [one for one in documents if one["_id"] not in there])
 
 
 def add_missing(tasks: Tasks, documents: Sequence[dict[str, Any]]) -> None:
@@ -107,6 +105,14 @@ def add_missing(tasks: Tasks, documents: Sequence[dict[str, Any]]) -> None:
         except BulkWriteError as error:
             if any(one["code"] != DUPLICATE_KEY for one in error.details["writeErrors"]):
                 raise
+
+
+def _taken_at(error: BulkWriteError) -> int:
+    """Return the place of the document whose id or key is taken."""
+    [wrong] = error.details["writeErrors"][:1] or [{}]
+    if wrong.get("code") != DUPLICATE_KEY:
+        raise error
+    return int(wrong["index"])
 
 
 def _insert(tasks: Tasks, documents: Sequence[dict[str, Any]]) -> None:
