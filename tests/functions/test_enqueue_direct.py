@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from tests.functions.calls import sample
+from tests.functions.calls import app, sample
 from tests.functions.conftest import Deployed
 from tests.functions.lambda_api import FakeLambda
 from tidemill import DuplicateKeyError, InvalidRequestError, UnavailableError, UnknownTaskError
@@ -122,8 +122,8 @@ def test_a_key_of_another_request_is_raised(deployed: Deployed, event: Any) -> N
         deployed.invoke("enqueue", other)
 
 
-def test_mongodb_away_is_raised_so_that_lambda_repeats_it(bare: Deployed) -> None:
-    bare.timeout_ms = 200
+def test_mongodb_away_is_raised_so_that_lambda_repeats_it(bare: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app("enqueue"), "PATIENCE_SEC", 0.3)
     bare.set(MONGODB_URI="mongodb://user:S3cr3t@127.0.0.1:1/", MONGODB_DATABASE="x")
 
     with pytest.raises(UnavailableError) as caught:

@@ -147,8 +147,8 @@ def test_a_user_without_rights_is_503_and_the_log_says_so(deployed: Deployed, cl
     assert "Unauthorized" in deployed.log()[-1]["reason"]
 
 
-def test_a_batch_is_503_too_and_says_when_to_come_back(bare: Deployed) -> None:
-    bare.timeout_ms = 300
+def test_a_batch_is_503_too_and_says_when_to_come_back(bare: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app("enqueue"), "PATIENCE_SEC", 0.3)
     bare.set(MONGODB_URI="mongodb://user:S3cr3t@127.0.0.1:1/", MONGODB_DATABASE="x")
 
     answer = bare.http(request("POST", "/tasks/batch", body={"tasks": [{"name": "noop", "payload": {}}]}))
