@@ -13,6 +13,7 @@ from pymongo.database import Database
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from tests.faults import enqueue_failing as failing
+from tests.faults import failing as broken
 from tests.functions.calls import Answer, app, request
 from tests.functions.conftest import Deployed
 from tidemill import DuplicateKeyError, Queue, indexes
@@ -268,7 +269,10 @@ def test_a_session_without_a_transaction_gets_one_of_its_own(
 @pytest.fixture(scope="module")
 def alone() -> Any:
     """A standalone server, which has no transactions."""
-    with Mongod(standalone=True) as mongod, MongoClient[dict[str, Any]](mongod.uri, tz_aware=True) as client:
+    with (
+        Mongod(standalone=True) as mongod,
+        MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, appname="lonely") as client,
+    ):
         yield client
 
 
@@ -317,6 +321,15 @@ def test_what_a_standalone_server_has_stored_already_is_not_stored_again(lonely:
 
     assert [one["n"] for one in lonely.tasks.find().sort("_id", 1)] == list(range(200))
     assert [name for name in sent.names if name != "endSessions"] == ["insert", "find", "insert"]
+
+
+def test_a_standalone_server_that_breaks_the_connection_is_asked_once_more(lonely: Database[Any]) -> None:
+    tasks = open_tasks(lonely)
+
+    with broken(tasks, "insert", closeConnection=True):
+        assert intake.add_in_order(tasks, [{"_id": ObjectId(), "n": n} for n in range(3)]) == 3
+
+    assert lonely.tasks.count_documents({}) == 3
 
 
 def test_of_a_standalone_server_a_held_key_stops_what_is_behind_it(lonely: Database[Any]) -> None:

@@ -7,12 +7,17 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from tests.builders import add, document, stored
 from tests.faults import failing
-from tidemill import MissingIndexError, UnavailableError
-from tidemill.store import Tasks, intake
+from tidemill import MissingIndexError, Queue, UnavailableError
+from tidemill.errors import RefusedError
+from tidemill.store import Tasks, intake, transactions
+from tidemill.store.transactions import has_transactions
+from tidemill.testing import Mongod
 
 
 @pytest.mark.parametrize("how", [{"closeConnection": True}, {"errorCode": 10107}])
@@ -102,3 +107,52 @@ def test_in_a_transaction_the_drivers_errors_come_through_but_for_a_missing_inde
             intake.add_once(mine, wanted, session=session)
 
     assert conflict.value.has_error_label("TransientTransactionError")
+
+
+def test_a_keyed_insert_whose_reply_is_lost_twice_is_tried_once_more(tasks: Tasks, mine: Tasks, now: datetime) -> None:
+    with failing(mine, "findAndModify", times=2, closeConnection=True):  # the driver itself repeats once
+        intake.add_once(mine, document(now, idempotency_key="k"))
+
+    assert tasks.count_documents({}) == 1
+
+
+def test_an_insert_whose_reply_is_lost_twice_is_tried_once_more(tasks: Tasks, mine: Tasks, now: datetime) -> None:
+    with failing(mine, "insert", times=2, closeConnection=True):
+        intake.add(mine, document(now))
+
+    assert tasks.count_documents({}) == 1
+
+
+def test_whether_a_server_has_transactions_is_asked_where_it_was_never_reached(mongod: Mongod) -> None:
+    with Mongod(standalone=True) as alone:
+        for uri, has_them in ((mongod.uri, True), (alone.uri, False)):
+            with MongoClient[dict[str, Any]](uri) as fresh:
+                assert has_transactions(fresh["x"]) == has_them
+
+
+def test_a_transaction_is_given_up_where_another_one_stays_in_its_way(
+    db: Database[Any], client: MongoClient[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "MAX_SEC", 0.5)
+    queue, wanted = Queue(db), [{"name": "noop", "payload": {}, "idempotency_key": "k"}]
+    with client.start_session() as session:
+        session.start_transaction()
+        queue.enqueue_many(wanted, session=session)
+
+        with pytest.raises(UnavailableError):
+            queue.enqueue_many(wanted)
+
+        session.abort_transaction()
+    assert db.tasks.count_documents({}) == 0
+    queue.enqueue_many(wanted)
+
+
+def test_what_a_transaction_of_its_own_refuses_leaves_nothing_whatever_session_was_given(
+    db: Database[Any], client: MongoClient[Any]
+) -> None:
+    db.command("collMod", "tasks", validator={"payload.n": {"$ne": 1}})
+
+    with client.start_session() as session, pytest.raises(RefusedError):
+        Queue(db).enqueue_many(({"name": "noop", "payload": {"n": n}} for n in range(3)), session=session)
+
+    assert db.tasks.count_documents({}) == 0

@@ -95,7 +95,6 @@ def _planned(documents: Sequence[dict[str, Any]], held: Mapping[str, Mapping[str
     Raises:
         DuplicateKeyError: A key belongs to another request.
     """
-    ours = {one["_id"] for one in documents}
     keys: dict[str, Mapping[str, Any]] = dict(held)
     plan = _Plan(accepted=[], new=[])
     taken: dict[int, TaskId] = {}
@@ -106,8 +105,7 @@ def _planned(documents: Sequence[dict[str, Any]], held: Mapping[str, Mapping[str
         is_new = holder["_id"] == document["_id"]
         if is_new:
             plan.new.append(document)
-        status = "pending" if holder["_id"] in ours else str(holder.get("status"))
-        plan.accepted.append(Accepted(id=holder["_id"], status=status, is_new=is_new))
+        plan.accepted.append(Accepted(id=holder["_id"], status=str(holder.get("status")), is_new=is_new))
     if taken:
         raise DuplicateKeyError(next(iter(taken.values())), problems=_problems(taken))
     return plan

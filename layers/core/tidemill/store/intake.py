@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from bson.raw_bson import RawBSONDocument
@@ -33,14 +34,15 @@ def add(tasks: Tasks, document: dict[str, Any], *, session: ClientSession | None
         try:
             tasks.insert_one(document)
         except ConnectionFailure:
-            _add_again(tasks, document)
+            with suppress(DuplicateKeyError):  # it took effect, and the reply was lost
+                tasks.insert_one(document)
 
 
 def add_once(tasks: Tasks, document: dict[str, Any], *, session: ClientSession | None = None) -> RawBSONDocument:
     """Insert *document* unless its ``idempotency_key`` is held; return what is stored under that key.
 
-    One upsert that writes only on insert: a taken key raises nothing, so it aborts no caller's transaction. With
-    *session* the driver's own errors are raised, as by `add`.
+    One upsert that writes only on insert: a taken key raises nothing, so it aborts no caller's transaction. Of two
+    first ones in the same instant the server itself repeats one. With *session* the driver's own errors are raised, as by `add`.
     """
     if session is not None:
         with untranslated():
@@ -48,8 +50,7 @@ def add_once(tasks: Tasks, document: dict[str, Any], *, session: ClientSession |
     with translated():
         try:
             return _upsert(tasks, document, None)
-        except (ConnectionFailure, DuplicateKeyError):
-            # A lost reply, or two first requests in the same instant: the key now answers for itself.
+        except ConnectionFailure:  # where the reply was lost, the key answers for itself now
             return _upsert(tasks, document, None)
 
 
@@ -135,11 +136,3 @@ def _upsert(tasks: Tasks, document: dict[str, Any], session: ClientSession | Non
     if stored is None:
         raise UnavailableError("MongoDB did not acknowledge the upsert")
     return stored
-
-
-def _add_again(tasks: Tasks, document: dict[str, Any]) -> None:
-    try:
-        tasks.insert_one(document)
-    except DuplicateKeyError as error:
-        if "_id" not in (error.details or {}).get("keyPattern", {"_id": 1}):
-            raise
