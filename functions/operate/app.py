@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from tidemill.operations import OPERATIONS, Refusal, operate, read, refusal
 PATIENCE_SEC: Final = 4.0
 """MongoDB may take so long over a whole operation; the operator waits 5 s at most."""
 
-_LEVELS: Final = {"unavailable": "WARNING", "misconfigured": "ERROR", "internal": "ERROR"}
+_LEVELS: Final = {"unavailable": logging.WARNING, "misconfigured": logging.ERROR, "internal": logging.ERROR}
 
 logger = Logger(service="tidemill-operate")
 
@@ -32,27 +33,26 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, An
         return _refused(event, refusal(error))
     except Exception as error:  # noqa: BLE001 - whoever operates at 3 a.m. gets an answer, not a stack of ours
         return _unexpected(event, error)
-    logger.info("operated", op=request.op, outcome="done")
+    _log(event, outcome="done")
     return answer
 
 
 def _refused(event: object, refused: Refusal) -> dict[str, Any]:
-    level = _LEVELS.get(refused.code, "INFO")
     # What is not allowed is told in words that may hold what was asked for: the log names the operation only.
-    reason = {} if level == "INFO" else {"reason": refused.message}
-    _log(level, event, outcome=refused.code, **reason)
+    reason = {"reason": refused.message} if refused.code in _LEVELS else {}
+    _log(event, outcome=refused.code, **reason)
     return refused.document()
 
 
 def _unexpected(event: object, error: Exception) -> dict[str, Any]:
     # Where it was raised, but not its text, which may hold anything.
     stack = "".join(traceback.format_tb(error.__traceback__, limit=-5))
-    _log("ERROR", event, outcome="internal", error_type=type(error).__name__, stack=stack)
+    _log(event, outcome="internal", error_type=type(error).__name__, stack=stack)
     message = f"an unexpected error ({type(error).__name__}); the log of the function says where"
     return Refusal(code="internal", message=message).document()
 
 
-def _log(level: str, event: object, **extra: str) -> None:
+def _log(event: object, *, outcome: str, **extra: str) -> None:
     asked = event.get("op") if isinstance(event, dict) else None
-    tell = {"INFO": logger.info, "WARNING": logger.warning, "ERROR": logger.error}[level]
-    tell("operated", extra={"op": asked if asked in OPERATIONS else "unknown", **extra})
+    tell = {logging.WARNING: logger.warning, logging.ERROR: logger.error}.get(_LEVELS.get(outcome, 0), logger.info)
+    tell("operated", extra={"op": asked if asked in OPERATIONS else "unknown", "outcome": outcome, **extra})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -113,6 +114,46 @@ def test_nor_do_two_who_change_different_kinds_of_pressure(db: Database[Any], no
     change_queue(db, "default", QueueOptions(pressure=budget), was=seen_by_both, now=now)
 
     assert options_of(db, "default") == QueueOptions(pressure=Pressure(adaptive=Adaptive(), budget=Budget()))
+
+
+@pytest.mark.parametrize(
+    "seen_by_both", [QueueOptions(), QueueOptions(pressure=Pressure(adaptive=Adaptive(scale=7, max_sec=7.0)))]
+)
+def test_nor_do_two_who_change_different_numbers_of_one_kind(
+    db: Database[Any], now: datetime, seen_by_both: QueueOptions
+) -> None:
+    change_queue(db, "default", seen_by_both, now=now)
+    held = seen_by_both.pressure.adaptive or Adaptive()
+
+    for adaptive in (replace(held, scale=3), replace(held, max_sec=9.0)):
+        change_queue(db, "default", QueueOptions(pressure=Pressure(adaptive=adaptive)), was=seen_by_both, now=now)
+
+    assert options_of(db, "default") == QueueOptions(pressure=Pressure(adaptive=Adaptive(scale=3, max_sec=9.0)))
+
+
+@pytest.mark.parametrize("adaptive", [None, {}, 7, [], {"scale": -1}, {"later_field": 1}, {"scale": "x", "max_sec": 5}])
+def test_a_number_beside_nonsense_is_stored_so_that_it_holds(
+    db: Database[Any], now: datetime, adaptive: object
+) -> None:
+    db["queues"].insert_one({"_id": "eu", "retry_share": 0.25, "pressure": {"adaptive": adaptive, "budget": {}}})
+    was = options_of(db, "eu") or QueueOptions()
+    wanted = replace(was, pressure=replace(was.pressure, adaptive=Adaptive(scale=3)))
+    db["queues"].update_one({"_id": "eu"}, {"$set": {"paused": True}})
+
+    after = change_queue(db, "eu", wanted, was=was, now=now)
+
+    assert after == options_of(db, "eu")
+    assert (after.paused, after.retry_share, after.pressure.budget) == (True, 0.25, Budget())
+    assert (after.pressure.adaptive or Adaptive()).scale == 3
+
+
+def test_a_change_answers_with_all_that_then_holds(db: Database[Any], now: datetime) -> None:
+    db["queues"].insert_one({"_id": "eu", "retry_share": 0.25})
+
+    assert declare_queue(db, "eu", now=now) == QueueOptions(retry_share=0.25)
+    assert change_queue(db, "eu", QueueOptions(paused=True), was=QueueOptions(), now=now) == QueueOptions(
+        paused=True, retry_share=0.25
+    )
 
 
 @pytest.mark.parametrize("pressure", ["high", 3, None, [], {"adaptive": 7}])

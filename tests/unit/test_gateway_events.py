@@ -283,3 +283,20 @@ def test_what_comes_from_no_front_is_a_direct_invocation(event: object) -> None:
 @pytest.mark.parametrize("event", [REST, {"rawPath": "/tasks"}, {"requestContext": {"elb": {}}}])
 def test_an_event_of_a_front_is_none(event: object) -> None:
     assert not is_direct(event)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("nop", "noop"), ("inne", None)])
+def test_a_guess_at_a_name_tells_of_none_that_is_not_open(name: str, meant: str | None) -> None:
+    with pytest.raises(UnknownTaskError) as caught:
+        requested({"name": name, "payload": {}})
+
+    assert ("did you mean" in str(caught.value)) == (meant is not None)
+    assert meant is None or f"did you mean {meant}?" in str(caught.value)
+
+
+def test_the_blanks_around_a_key_do_not_count() -> None:
+    key = "x" * 200
+
+    clean = cleaned(REST | {"headers": {KEY: f"  {key} "}, "body": "{}"})
+
+    assert (clean["headers"][KEY], clean["multiValueHeaders"][KEY]) == (key, [key])

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
-from bson import ObjectId
+from bson import Binary, Decimal128, ObjectId
+from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.builders import MINUTE, add, claim_one, document, stored
+from tests.commands import Commands
 from tests.conftest import ManualClock
+from tests.faults import failing
 from tests.use_cases.conftest import Bench
 from tidemill import control
 from tidemill.client import Queue
-from tidemill.errors import InvalidRequestError, NotDelayedError, TaskNotFoundError
+from tidemill.errors import InvalidRequestError, MissingIndexError, NotDelayedError, TaskNotFoundError
 from tidemill.operations import Desk, operate, read
+from tidemill.policies import QueueOptions
 from tidemill.retry import DEFAULT
 from tidemill.store import Tasks
+from tidemill.testing import Mongod
 
 SECRET = "s3cret-of-a-customer"
 
@@ -72,13 +78,10 @@ def test_a_queue_that_is_not_there_is_not_changed_and_the_sentence_says_how_to_d
     assert control.listed_queues(desk.db) == []
 
 
-def test_a_change_answers_with_the_queue_as_it_is_then(desk: Desk, tasks: Tasks) -> None:
-    add(tasks, [document(desk.clock.now() - MINUTE)])
-
+def test_a_change_answers_with_what_the_queue_then_chooses(desk: Desk) -> None:
     answer = do(desk, "queue.set", queue="default", retry_share=0.25, adaptive={"scale": 5})
 
-    assert answer["queue"]["queue_size"] == 1
-    assert answer["queue"]["oldest_due_age_sec"] == 60
+    assert answer["queue"].keys() == {"queue", "paused", "options"}
     assert answer["queue"]["options"] == {
         "paused": False,
         "selection": None,
@@ -86,7 +89,173 @@ def test_a_change_answers_with_the_queue_as_it_is_then(desk: Desk, tasks: Tasks)
         "max_in_flight_retries": None,
         "pressure": {"adaptive": {"scale": 5, "max_sec": 60.0}, "budget": None},
     }
-    assert do(desk, "queue.status", queue="default")["queue"] == answer["queue"]
+    assert answer["queue"].items() <= do(desk, "queue.status", queue="default")["queue"].items()
+
+
+@pytest.mark.parametrize("op", ["queue.declare", "queue.pause", "queue.resume", "queue.set"])
+def test_what_has_been_changed_is_told_though_nothing_else_can_be(desk: Desk, op: str) -> None:
+    desk.db["task_types"].insert_one({"_id": "noop"})
+    desk.db["tasks"].drop_indexes()
+    fields = {"retry_share": 0.5} if op == "queue.set" else {}
+
+    answer = do(desk, op, queue="default", **fields)
+
+    assert (answer["queue"]["queue"], answer.get("warnings", [])) == ("default", [])
+    with pytest.raises(MissingIndexError):
+        do(desk, "queue.status", queue="default")
+
+
+@pytest.mark.parametrize(
+    ("op", "unread", "told"),
+    [
+        ("queue.pause", "task_types", ["whether an executor ever was at work here cannot be told: "]),
+        ("task.retry", "queues", ["whether its queue is paused cannot be told: "]),
+        ("task.retry", "task_types", []),
+        ("task.cancel", "task_types", []),
+    ],
+)
+def test_a_look_that_fails_behind_a_change_is_no_more_than_a_warning(
+    desk: Desk, tasks: Tasks, op: str, unread: str, told: list[str]
+) -> None:
+    later = desk.clock.now() + MINUTE
+    add(tasks, [document(desk.clock.now(), _id="x", due_at=later, next_retry_at=later)])
+    about = {"queue": "default"} if op == "queue.pause" else {"id": "x"}
+
+    with failing(tasks, "find", times=99, errorCode=13, namespace=f"{desk.db.name}.{unread}"):
+        answer = do(desk, op, **about)
+
+    assert [one.partition("MongoDB")[0] for one in answer.get("warnings", [])] == told
+
+
+def test_two_operators_who_change_different_things_at_once_do_not_undo_each_other(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do(desk, "queue.set", queue="default", adaptive={"scale": 7}, budget={})
+    look = control.options_of
+
+    def look_while_another_changes(db: Database[Any], queue: str) -> QueueOptions | None:
+        seen = look(db, queue)
+        monkeypatch.setattr(control, "options_of", look)
+        do(desk, "queue.pause", queue=queue)
+        do(desk, "queue.set", queue=queue, adaptive={"max_sec": 9}, budget=None, retry_share=0.5)
+        return seen
+
+    monkeypatch.setattr(control, "options_of", look_while_another_changes)
+    answer = do(desk, "queue.set", queue="default", adaptive={"scale": 3}, selection="retries_first")
+
+    assert answer["queue"]["options"] == {
+        "paused": True,
+        "selection": "retries_first",
+        "retry_share": 0.5,
+        "max_in_flight_retries": None,
+        "pressure": {"adaptive": {"scale": 3, "max_sec": 9}, "budget": None},
+    }
+
+
+def test_queues_are_listed_page_by_page_in_the_order_of_their_names(desk: Desk, tasks: Tasks) -> None:
+    now = desk.clock.now()
+    control.declare_queue(desk.db, "b", now=now)
+    add(tasks, [document(now, queue=name) for name in ("a", "c", "d" * 3000, "e", "$x")])
+    add(tasks, [document(now, queue="leased", status="processing", lease={"token": "t"})])
+
+    page = do(desk, "queue.list", limit=1)
+    found = list(page["queues"])
+    for _ in range(7):
+        page = do(desk, "queue.list", limit=1, cursor=page["next"])
+        found += page["queues"]
+
+    assert page["next"] is None
+
+    assert [one["queue"] for one in found] == ["$x", "a", "b", "c", "d" * 3000, "default", "e", "leased"]
+    assert [one["queue_size"] for one in found] == [1, 1, 0, 1, 1, 0, 1, 0]
+    assert [one["processing"] for one in found] == [0] * 7 + [1]
+    assert "current" not in found[0]
+    assert do(desk, "queue.list", limit=4, cursor="d")["queues"][0]["queue"] == "d" * 3000
+
+
+@pytest.mark.parametrize(("op", "most"), [("queue.list", 5), ("stats", 2)])
+def test_a_list_takes_as_many_commands_for_many_queues_as_for_one(
+    mongod: Mongod, clock: ManualClock, tasks: Tasks, op: str, most: int
+) -> None:
+    now, minute = clock.now(), clock.now().replace(second=0, microsecond=0)
+    add(tasks, [document(now, queue=f"q{n % 90}") for n in range(180)])
+    add(tasks, [document(now, queue=f"q{n % 90}", status="processing", lease={"token": "t"}) for n in range(180)])
+    tasks.database["queue_stats"].insert_many(
+        {"_id": {"queue": f"q{n}", "minute": minute, "name": "x"}, "minute": minute, "retry_runs": 1} for n in range(90)
+    )
+    commands = Commands()
+    with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[commands], tz_aware=True) as client:
+        desk = Desk(db=client[tasks.database.name], clock=clock, retry=DEFAULT)
+        answer = do(desk, op)
+
+    assert len(answer["queues" if op == "queue.list" else "statistics"]) >= 90
+    assert len([name for name in commands.names if name in {"find", "aggregate", "getMore", "count"}]) <= most
+
+
+@pytest.mark.parametrize(
+    ("task_id", "shown"),
+    [
+        (42, "42"),
+        (-7, "-7"),
+        (2**62, "4611686018427387904"),
+        (1.5, "1.5"),
+        (True, "true"),
+        ("42", "42"),
+        ("6b0a99c7baf140d0cc3848ad", "6b0a99c7baf140d0cc3848ad"),
+        ("-f", "-f"),
+        ("x" * 1024, "x" * 1024),
+        ("\x01" * 1024, "\x01" * 1024),
+        ('{"$date": 3}', '{"$date": 3}'),
+        (datetime(2031, 7, 1, tzinfo=UTC), '{"$date": "2031-07-01T00:00:00Z"}'),
+        ({"tenant": 7, "n": 1}, '{"tenant": 7, "n": 1}'),
+        (Binary.from_uuid(UUID(int=7)), '{"$uuid": "00000000-0000-0000-0000-000000000007"}'),
+        (Decimal128("1.10"), '{"$numberDecimal": "1.10"}'),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_whatever_is_listed_can_be_looked_at_and_changed_as_it_is_shown(
+    desk: Desk, tasks: Tasks, task_id: Any, shown: str
+) -> None:
+    later = desk.clock.now() + MINUTE
+    add(tasks, [document(desk.clock.now(), _id=one, due_at=later, next_retry_at=later) for one in (task_id, "other")])
+
+    assert sorted(listed(desk, limit=1)) == sorted(["other", shown])
+    assert do(desk, "task.show", id=shown)["task"]["id"] == shown
+    assert do(desk, "task.explain", id=shown)["explanation"]["task_id"] == shown
+    assert do(desk, "task.retry", id=shown)["task"]["next_retry_at"] is None
+    with pytest.raises(NotDelayedError):
+        do(desk, "task.retry", id=shown)
+    assert do(desk, "task.cancel", id=shown)["task"]["status"] == "cancelled"
+    assert [one["id"] for one in do(desk, "task.list", status="cancelled")["tasks"]] == [shown]
+    assert stored(tasks, "other")["status"] == "pending"
+
+
+@pytest.mark.parametrize(
+    ("ids", "typed", "exact"),
+    [
+        ((42, "42"), "42", ['"42"', "42"]),
+        (
+            (ObjectId("6b0a99c7baf140d0cc3848ad"), "6b0a99c7baf140d0cc3848ad"),
+            "6b0a99c7baf140d0cc3848ad",
+            ['"6b0a99c7baf140d0cc3848ad"', '{"$oid": "6b0a99c7baf140d0cc3848ad"}'],
+        ),
+    ],
+)
+def test_what_stands_for_two_tasks_changes_neither_and_says_how_each_is_named(
+    desk: Desk, tasks: Tasks, ids: tuple[Any, ...], typed: str, exact: list[str]
+) -> None:
+    add(tasks, [document(desk.clock.now(), _id=one) for one in ids])
+
+    with pytest.raises(InvalidRequestError, match="id: stands for several tasks: say which") as refused:
+        do(desk, "task.cancel", id=typed)
+
+    assert [one for one in exact if one not in str(refused.value)] == []
+    assert tasks.count_documents({"status": "pending"}) == 2
+    if exact[1] != typed:
+        do(desk, "task.cancel", id=exact[1])
+        assert stored(tasks, ids[0])["status"] == "cancelled"
+    do(desk, "task.cancel", id=exact[0])
+    assert stored(tasks, ids[1])["status"] == "cancelled"
 
 
 def test_where_no_executor_ever_was_a_change_says_so(desk: Desk) -> None:
@@ -140,6 +309,7 @@ def test_filters_go_together(desk: Desk, tasks: Tasks) -> None:
 def test_a_list_of_a_queue_that_is_not_there_says_so(desk: Desk, tasks: Tasks) -> None:
     now = desk.clock.now()
     add(tasks, [document(now, queue="ended", status="done"), document(now, queue="europe")])
+    desk.db["task_types"].insert_one({"_id": "noop"})
 
     assert do(desk, "task.list", queue="eurpoe")["warnings"] == ["there is no queue eurpoe, did you mean europe?"]
     assert do(desk, "task.list", queue="europe", status="done")["warnings"] == []
@@ -178,6 +348,16 @@ def test_an_id_that_is_no_object_id_is_text(desk: Desk, tasks: Tasks, task_id: s
     add(tasks, [document(desk.clock.now(), _id=task_id)])
 
     assert do(desk, "task.show", id=task_id)["task"]["id"] == task_id
+
+
+def test_a_dead_letter_is_found_by_an_id_of_any_type(desk: Desk) -> None:
+    task = document(desk.clock.now(), status="failed", reason="exhausted")
+    letter = task | {"_id": {"task": 42, "redrives": 0}, "dead_lettered_at": desk.clock.now()}
+    desk.db["tasks_dlq"].insert_one(letter)
+
+    for op in ("task.show", "task.cancel"):
+        assert (do(desk, op, id="42")["task"]["id"], do(desk, op, id="42")["task"]["dead_letter"]) == ("42", True)
+    assert do(desk, "task.explain", id="42")["explanation"]["task_id"] == "42"
 
 
 def test_24_hex_digits_are_an_object_id_in_either_case(desk: Desk, tasks: Tasks) -> None:
@@ -234,7 +414,7 @@ def test_a_running_task_is_asked_to_stop_and_with_force_loses_its_lease(desk: De
 
 @pytest.mark.parametrize("op", ["task.show", "task.explain", "task.retry", "task.cancel"])
 def test_a_task_that_is_not_there_is_not_found(desk: Desk, op: str) -> None:
-    with pytest.raises(TaskNotFoundError, match="there is no task order-8"):
+    with pytest.raises(TaskNotFoundError, match=f"there is no task order-8 in {desk.db.name}"):
         do(desk, op, id="order-8")
 
 

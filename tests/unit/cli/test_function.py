@@ -115,7 +115,7 @@ def without_ages(said: Said) -> tuple[int, str, str]:
         "task explain retry",
         "task explain odd --json",
         "task retry odd",
-        "task cancel odd",
+        "task cancel done",
         "stats",
         "stats --json",
         "stats --queue nobody",

@@ -51,6 +51,15 @@ def test_ls_of_nothing_has_the_default_queue(operator: CommandLine) -> None:
     assert operator.done("ops", "queue", "ls").lines[2].split() == ["default", "0", "0", "0", "0", "-", "open"]
 
 
+def test_ls_has_the_queues_of_all_pages(operator: CommandLine, db: Database[Any]) -> None:
+    names = [f"q{number:03}" for number in range(230)]
+    db["queues"].insert_many({"_id": name} for name in names)
+
+    assert [row.split()[0] for row in operator.done("ops", "queue", "ls").lines[2:]] == ["default", *names]
+    answer = operator.done("ops", "queue", "ls", "--json").json
+    assert ([one["queue"] for one in answer["queues"]], answer["next"]) == (["default", *names], None)
+
+
 def test_ls_as_json_has_the_status_of_each(operator: CommandLine, eu: str) -> None:
     first, second = operator.done("ops", "queue", "ls", "--json").json["queues"]
 

@@ -79,10 +79,10 @@ def test_only_what_is_recent_enough_counts(operator: CommandLine, db: Database[A
     assert bool(operator.done("ops", "stats", "--since", since, "--json").json["statistics"]) is seen
 
 
-def test_where_nothing_is_counted_that_is_said(operator: CommandLine) -> None:
-    assert operator.done("ops", "stats").out == "nothing was counted in the last 1d\n"
+def test_where_nothing_is_counted_that_is_said(operator: CommandLine, db: Database[Any]) -> None:
+    assert operator.done("ops", "stats").out == f"nothing was counted in {db.name} in the last 1d\n"
     assert operator.done("ops", "stats", "--queue", "e\x1bu", "--since", "90m").out == (
-        "nothing was counted in queue e\\x1bu in the last 1h 30m\n"
+        f"nothing was counted in queue e\\x1bu of {db.name} in the last 1h 30m\n"
     )
     assert operator.done("ops", "stats", "--json").json["statistics"] == []
 

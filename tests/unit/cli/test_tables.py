@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pathlib
 import sys
 
 import pytest
@@ -75,6 +76,19 @@ def test_what_the_encoding_lacks_is_spelled_out(monkeypatch: pytest.MonkeyPatch)
     sys.stdout.flush()
 
     assert raw.getvalue() == b"caf\\xe9\n"
+
+
+def test_a_table_is_made_where_stdout_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = pathlib.Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115 - closing it fails
+    full.write("what was said before")
+    monkeypatch.setattr(sys, "stdout", full)
+
+    made = tables.table({"queue": "text"}, [("default",)])
+
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="No space left"):
+        full.close()
+    assert made.splitlines()[0] == "queue"
 
 
 class _Terminal(io.StringIO):

@@ -9,10 +9,13 @@ import pytest
 from pymongo.database import Database
 
 from tests.builders import MINUTE, add, document
+from tests.conftest import T0
 from tests.unit.cli.conftest import CommandLine
 from tidemill.cli.ops.task_text import cancelled
 from tidemill.clock import ServerClock
 from tidemill.store import Tasks
+
+TAKEN = "the next executor that looks takes it, unless `tidemill ops task explain` says otherwise"
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ def test_retry_makes_a_delayed_task_due_once(operator: CommandLine, db: Database
 
     said = operator.done("ops", "task", "retry", str(task_id))
 
-    assert said.out == f"task {task_id} is due now: the next executor that looks takes it\n"
+    assert said.out == f"task {task_id} is due now: {TAKEN}\n"
     assert operator.refused("ops", "task", "retry", str(task_id)).startswith(f"task {task_id} is due already")
 
 
@@ -86,8 +89,11 @@ def test_no_part_of_force_is_force(operator: CommandLine, running: str, tasks: T
 
 @pytest.mark.parametrize("action", ["show", "explain", "retry", "cancel"])
 @pytest.mark.parametrize("task_id", ["0" * 24, "order-8", "a\x1bb"])
-def test_a_task_that_is_not_there_is_told_in_one_line(operator: CommandLine, action: str, task_id: str) -> None:
-    assert operator.refused("ops", "task", action, task_id) == f"there is no task {task_id}".replace("\x1b", "\\x1b")
+def test_a_task_that_is_not_there_is_told_in_one_line(
+    operator: CommandLine, db: Database[Any], action: str, task_id: str
+) -> None:
+    shown = task_id.replace("\x1b", "\\x1b")
+    assert operator.refused("ops", "task", action, task_id) == f"there is no task {shown} in {db.name}"
 
 
 @pytest.mark.parametrize(
@@ -96,8 +102,59 @@ def test_a_task_that_is_not_there_is_told_in_one_line(operator: CommandLine, act
         ("done", {"status": "done"}, "task x is done: it had ended already, and nothing was changed"),
         ("failed", {"status": "failed"}, "task x is failed: it had ended already, and nothing was changed"),
         ("processing", {"status": "done"}, "task x is done: it had ended already, and nothing was changed"),
-        ("malformed", {}, "task x is malformed: if it had not ended, it was cancelled, or asked to stop"),
     ],
 )
 def test_a_cancel_says_what_it_did(was: str, task: dict[str, str], sentence: str) -> None:
     assert cancelled({"was": was, "task": {"id": "x", **task}}) == sentence
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"name": 7}, "if it is held, it was asked to stop, and else cancelled"),
+        ({"name": 7, "status": "processing"}, "if it is held, it was asked to stop, and else cancelled"),
+        ({"status": "lost"}, "it is neither pending nor processing, and nothing was changed"),
+        ({"name": 7, "status": "done"}, "it is neither pending nor processing, and nothing was changed"),
+    ],
+)
+def test_of_a_malformed_task_it_says_whether_it_did_anything(
+    operator: CommandLine, tasks: Tasks, fields: dict[str, Any], sentence: str
+) -> None:
+    add(tasks, [document(ServerClock(tasks.database).now(), _id="odd", **fields)])
+    [before] = tasks.find()
+
+    assert operator.done("ops", "task", "cancel", "odd").out == f"task odd is malformed: {sentence}\n"
+    [after] = tasks.find()
+    assert (after.raw == before.raw) is ("nothing" in sentence)
+
+
+@pytest.mark.parametrize("lease", [{"token": "t", "owner": "dead", "expires_at": T0 - timedelta(days=9999)}, None])
+def test_a_task_whose_worker_is_gone_is_not_said_to_run(operator: CommandLine, tasks: Tasks, lease: object) -> None:
+    add(tasks, [document(T0, _id="x", status="processing", attempts=1, lease=lease)])
+
+    assert operator.done("ops", "task", "cancel", "x").out == (
+        "task x is asked to stop, but its lease is over: the next reclaim cancels it, --force does so at once\n"
+    )
+
+
+def test_a_task_that_is_hurried_in_a_paused_queue_is_not_said_to_start(
+    operator: CommandLine, db: Database[Any], tasks: Tasks
+) -> None:
+    now = ServerClock(db).now()
+    add(tasks, [document(now, _id="x", queue="eu", due_at=now + MINUTE, next_retry_at=now + MINUTE)])
+    operator.done("ops", "queue", "pause", "eu")
+
+    said = operator.done("ops", "task", "retry", "x")
+
+    assert said.out == "task x is due now, but queue eu is paused: it waits until that is resumed\n"
+
+
+@pytest.mark.parametrize("action", ["show", "explain", "retry", "cancel"])
+def test_an_id_that_begins_with_a_dash_goes_behind_two_of_them(
+    operator: CommandLine, tasks: Tasks, action: str
+) -> None:
+    now = ServerClock(tasks.database).now()
+    add(tasks, [document(now, _id="-f", due_at=now + MINUTE, next_retry_at=now + MINUTE)])
+
+    assert "-f" in operator.done("ops", "task", action, "--", "-f").out
+    assert "begins with - goes last, behind --" in " ".join(operator.done("ops", "task", action, "--help").out.split())

@@ -101,6 +101,7 @@ def test_a_search_that_takes_too_many_pages_says_how_to_go_on(
 ) -> None:
     now = ServerClock(db).now()
     monkeypatch.setattr(listing, "WALK", 2)
+    monkeypatch.setattr(listing, "LONG_WALK", 2)
     monkeypatch.setattr(commands, "MAX_PAGES", 3)
     add(tasks, [document(now, name="rare", status="done", finished_at=now)])
     add(tasks, [document(now, status="done", finished_at=now) for _ in range(9)])
@@ -113,16 +114,41 @@ def test_a_search_that_takes_too_many_pages_says_how_to_go_on(
     assert second.lines[2].split()[1] == "rare"
 
 
-def test_where_nothing_is_that_is_said(operator: CommandLine) -> None:
-    assert operator.done("ops", "task", "ls").out == "there are no living tasks\n"
-    assert operator.done("ops", "task", "ls", "--status", "done").out == "no living task matches\n"
+def test_where_nothing_is_that_is_said_with_the_database(operator: CommandLine, db: Database[Any]) -> None:
+    assert operator.done("ops", "task", "ls").out == f"there are no living tasks in {db.name}\n"
+    assert operator.done("ops", "task", "ls", "--status", "done").out == f"no living task matches in {db.name}\n"
     assert operator.done("ops", "task", "ls", "--json").json["tasks"] == []
 
 
-def test_a_queue_that_is_not_there_is_told_beside_the_list(operator: CommandLine) -> None:
+@pytest.mark.parametrize("command", [("task", "ls"), ("stats",)])
+def test_where_no_executor_ever_was_nothing_is_suspicious(
+    operator: CommandLine, db: Database[Any], command: tuple[str, ...]
+) -> None:
+    db["task_types"].delete_many({})
+
+    said = operator("ops", *command)
+
+    assert (said.status, db.name in said.out) == (0, True)
+    assert said.err == (
+        f"tidemill: no executor has ever registered its functions in {db.name}: is MONGODB_DATABASE right?\n"
+    )
+
+
+def test_a_long_id_is_cut_in_its_row_and_whole_in_json(operator: CommandLine, db: Database[Any], tasks: Tasks) -> None:
+    [task_id] = add(tasks, [document(ServerClock(db).now(), _id="order-" + "7" * 1000)])
+
+    said = operator.done("ops", "task", "ls")
+
+    assert max(map(len, said.lines)) <= 100
+    assert said.lines[2].startswith("order-777")
+    assert said.lines[-1] == "long ids are cut: --json has all of them"
+    assert operator.done("ops", "task", "ls", "--json").json["tasks"][0]["id"] == task_id
+
+
+def test_a_queue_that_is_not_there_is_told_beside_the_list(operator: CommandLine, db: Database[Any]) -> None:
     said = operator("ops", "task", "ls", "--queue", "defalt")
 
-    assert (said.status, said.out) == (0, "no living task matches\n")
+    assert (said.status, said.out) == (0, f"no living task matches in {db.name}\n")
     assert said.err == "tidemill: there is no queue defalt, did you mean default?\n"
 
 

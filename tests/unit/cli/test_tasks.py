@@ -37,7 +37,9 @@ def _bury(db: Database[Any], task: dict[str, Any], *, redrives: int = 0) -> None
     db["tasks_dlq"].insert_one(letter)
 
 
-def test_a_task_that_waits_for_its_retry_says_when_and_why(operator: CommandLine, tasks: Tasks, now: datetime) -> None:
+def test_a_task_that_waits_for_its_retry_says_when_and_why(
+    operator: CommandLine, db: Database[Any], tasks: Tasks, now: datetime
+) -> None:
     retry_at = now + 5 * MINUTE
     error = {"message": "the receiver answered 503", "code": "http_503", "at": now}
     [task_id] = add(
@@ -63,7 +65,7 @@ def test_a_task_that_waits_for_its_retry_says_when_and_why(operator: CommandLine
     assert facts.pop("next retry").startswith("2031-07-01 09:05:00 UTC (in ")
     assert facts == {
         "task": str(task_id),
-        "kept": "among the living tasks",
+        "kept": f"among the tasks of {db.name}",
         "name": "noop",
         "queue": "default",
         "status": "pending",
@@ -147,7 +149,7 @@ def test_a_dead_letter_is_found_and_called_one(operator: CommandLine, db: Databa
 
     facts = _facts(operator.done("ops", "task", "show", str(task["_id"])))
 
-    assert facts["kept"] == "among the dead letters"
+    assert facts["kept"] == f"among the dead letters of {db.name}"
     assert (facts["status"], facts["attempts"]) == ("failed", "3 of 3")
     assert facts["reason"] == "exhausted"
     assert facts["finished"].startswith("2031-07-01 09:00:00 UTC")
@@ -181,8 +183,18 @@ def test_an_id_that_is_no_object_id_is_taken_as_it_is(operator: CommandLine, tas
 
 
 @pytest.mark.parametrize("task_id", ["0" * 24, "order-8", "no\nway"])
-def test_a_task_that_is_not_there_is_told_in_one_line(operator: CommandLine, task_id: str) -> None:
-    assert operator.refused("ops", "task", "show", task_id) == f"there is no task {task_id}".replace("\n", " ")
+def test_a_task_that_is_not_there_is_told_in_one_line(operator: CommandLine, db: Database[Any], task_id: str) -> None:
+    shown = task_id.replace("\n", " ")
+    assert operator.refused("ops", "task", "show", task_id) == f"there is no task {shown} in {db.name}"
+
+
+def test_where_no_executor_ever_was_another_database_may_be_meant(operator: CommandLine, db: Database[Any]) -> None:
+    db["task_types"].delete_many({})
+
+    assert operator.refused("ops", "task", "show", "x") == (
+        f"there is no task x in {db.name}; "
+        f"no executor has ever registered its functions in {db.name}: is MONGODB_DATABASE right?"
+    )
 
 
 def test_how_many_attempts_are_allowed_comes_from_the_registration(

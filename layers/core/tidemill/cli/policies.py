@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from tidemill.cli.tables import ABSENT, Commands, add_json_to, say, say_json, ta
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.policies import Backoff, RetryPolicy
 from tidemill.retry import PRESETS, backoff
-from tidemill.wording import span
+from tidemill.wording import guess, span
 
 _LATEST_DRAW = math.nextafter(1, 0)
 
@@ -110,9 +109,7 @@ def _show(chosen: argparse.Namespace) -> None:
 def _preset(name: str) -> RetryPolicy:
     if name in PRESETS:
         return PRESETS[name]
-    close = difflib.get_close_matches(name, PRESETS, n=1)
-    guess = f", did you mean {close[0]}?" if close else ";"
-    sentence = f"there is no preset {name}{guess} the presets are {', '.join(PRESETS)}"
+    sentence = f"there is no preset {name}{guess(name, PRESETS) or ';'} the presets are {', '.join(PRESETS)}"
     raise InvalidRequestError([Problem("policy", sentence)])
 
 

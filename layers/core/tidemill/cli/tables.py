@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from io import StringIO
 from typing import Final, Literal, TypeAlias
 
 from tidemill.errors import TidemillError
@@ -124,7 +125,8 @@ def table(columns: Mapping[str, Kind], rows: Iterable[Sequence[str]]) -> str:
         fixed += 1 + (MIN_TEXT if needed is None else max(needed, *map(cell_len, heading.split())))
     for row in cells:
         drawn.add_row(*map(Text, row))
-    console = Console(width=max(_width(), fixed), force_terminal=_is_terminal(), legacy_windows=False)
+    # On nothing but memory: only `say` may find that stdout takes no more.
+    console = Console(file=StringIO(), width=max(_width(), fixed), force_terminal=_is_terminal(), legacy_windows=False)
     with console.capture() as capture:
         console.print(drawn)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import platform
 import re
@@ -29,6 +28,7 @@ from tidemill.policies import SELECTIONS
 from tidemill.requests import QUEUE_PATTERN
 from tidemill.settings import from_environment
 from tidemill.store import gauges, open_tasks, translated
+from tidemill.wording import guess
 
 _SIGNALLED: Final = 128
 """A shell adds it to the number of a signal."""
@@ -141,9 +141,8 @@ def _warn_of_a_typo(db: Database[Any], queue: str) -> None:
     tasks = open_tasks(db)
     if queue in known or gauges.pending(tasks, queue, limit=1) or gauges.processing(tasks, queue, limit=1):
         return
-    close = difflib.get_close_matches(queue, known, n=1)
-    guess = f", did you mean {close[0]}?" if close else ";"
-    complain(f"queue {queue} is not declared and holds no tasks{guess} it is served all the same")
+    meant = guess(queue, known)
+    complain(f"queue {queue} is not declared and holds no tasks{meant or ';'} it is served all the same")
 
 
 def _host() -> str:

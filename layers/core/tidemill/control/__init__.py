@@ -2,22 +2,26 @@
 
 from tidemill.control.directory import CACHE_SEC, DEFAULT_QUEUE, Directory, Known
 from tidemill.control.holds import Holder, hold, let_go
-from tidemill.control.queues import OptionsReader, change_queue, declare_queue, listed_queues, options_of
+from tidemill.control.names import known_queues, listed_queues, no_queue
+from tidemill.control.options import OPTIONS_SEC, OptionsReader, options_of
+from tidemill.control.queues import change_queue, declare_queue
 from tidemill.control.seats import Seats
+from tidemill.control.service import Service
 from tidemill.control.standing import Held, Standing, standing
 from tidemill.control.types import declare_types, policy_of, type_names
-from tidemill.control.workers import Presence, be_gone, be_present
+from tidemill.control.workers import be_gone, be_present
 
 __all__ = [
     "CACHE_SEC",
     "DEFAULT_QUEUE",
+    "OPTIONS_SEC",
     "Directory",
     "Held",
     "Holder",
     "Known",
     "OptionsReader",
-    "Presence",
     "Seats",
+    "Service",
     "Standing",
     "be_gone",
     "be_present",
@@ -25,8 +29,10 @@ __all__ = [
     "declare_queue",
     "declare_types",
     "hold",
+    "known_queues",
     "let_go",
     "listed_queues",
+    "no_queue",
     "options_of",
     "policy_of",
     "standing",

@@ -9,6 +9,8 @@ from pymongo.database import Database
 
 from tidemill.client import Queue
 from tidemill.clock import Clock
+from tidemill.control import Directory
+from tidemill.documents import DEAD_LETTERS
 from tidemill.policies import RetryPolicy
 from tidemill.store import Tasks, open_tasks
 
@@ -29,6 +31,16 @@ class Desk:
     def tasks(self) -> Tasks:
         """The living tasks."""
         return open_tasks(self.db)
+
+    @property
+    def dead(self) -> Tasks:
+        """The dead letters."""
+        return open_tasks(self.db, DEAD_LETTERS)
+
+    @property
+    def directory(self) -> Directory:
+        """What is declared, as it is now."""
+        return Directory(self.db)
 
     @property
     def queue(self) -> Queue:

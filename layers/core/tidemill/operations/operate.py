@@ -1,34 +1,86 @@
-"""One operation, carried out."""
+"""Which operations there are; one of them, read and carried out."""
 
 from __future__ import annotations
 
-from typing import Any, assert_never
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args
 
-from tidemill.operations import queues, stats, tasks
+from pydantic import ValidationError
+
+from tidemill.errors import InvalidRequestError, Problem
+from tidemill.operations import queues, requests, stats, tasks
 from tidemill.operations.desk import Desk
-from tidemill.operations.requests import (
-    Operation,
-    QueueDeclare,
-    QueueList,
-    QueuePause,
-    QueueResume,
-    QueueSet,
-    QueueStatusOf,
-    Stats,
-    TaskCancel,
-    TaskExplain,
-    TaskList,
-    TaskRetry,
-    TaskShow,
-)
+from tidemill.operations.requests import Operation
 from tidemill.operations.sizes import bounded_answer
-from tidemill.wording import stamp
+from tidemill.requests import listed
+from tidemill.wording import guess, stamp
+
+_O = TypeVar("_O", bound=Operation)
+_Answer: TypeAlias = dict[str, Any]
 
 
-def operate(request: Operation, desk: Desk) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Kind(Generic[_O]):
+    """How one operation is asked for, and what carries it out."""
+
+    model: type[_O]
+    answer: Callable[[_O, Desk], _Answer]
+
+
+_KINDS: Final[tuple[_Kind[Any], ...]] = (
+    _Kind(requests.QueueList, queues.listing),
+    _Kind(requests.QueueDeclare, queues.declare),
+    _Kind(requests.QueueStatusOf, queues.status),
+    _Kind(requests.QueuePause, queues.pause),
+    _Kind(requests.QueueResume, queues.resume),
+    _Kind(requests.QueueSet, queues.change),
+    _Kind(requests.TaskList, tasks.listing),
+    _Kind(requests.TaskShow, tasks.show),
+    _Kind(requests.TaskExplain, tasks.explain),
+    _Kind(requests.TaskRetry, tasks.retry),
+    _Kind(requests.TaskCancel, tasks.cancel),
+    _Kind(requests.Stats, stats.statistics),
+)
+_BY_OP: Final[Mapping[str, _Kind[Any]]] = {
+    get_args(kind.model.model_fields["op"].annotation)[0]: kind for kind in _KINDS
+}
+
+OPERATIONS: Final = tuple(_BY_OP)
+"""What ``op`` may be."""
+
+_ALL: Final = f"the operations are {', '.join(OPERATIONS)}"
+
+
+class NoOperationError(InvalidRequestError):
+    """The event is not of the kind that asks for an operation."""
+
+
+def read(event: object) -> Operation:
+    """Return what *event* asks for.
+
+    Raises:
+        NoOperationError: It is no object with an ``op``.
+        InvalidRequestError: The operation is unknown, or is not asked for as it has to be.
+    """
+    if not isinstance(event, dict) or "op" not in event:
+        raise NoOperationError([Problem("op", f'is missing: send {{"op": "queue.list"}}, for example; {_ALL}')])
+    op = event["op"]
+    if not isinstance(op, str) or op not in _BY_OP:
+        raise InvalidRequestError([Problem("op", _unknown(op))])
+    try:
+        return requests.UNION.validate_python(event)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        inside = [{**one, "loc": one["loc"][1:]} for one in found]  # the first part is the operation
+        raise InvalidRequestError(listed(inside, below="event")) from None
+
+
+def operate(request: Operation, desk: Desk) -> _Answer:
     """Carry *request* out; return the answer in plain JSON types, with the database it is of and its time.
 
-    Neither payloads nor results are in it. ``truncated`` says that some of it was too large.
+    Neither payloads nor results are in it. ``warnings`` say what an operator should know beside it, ``truncated``
+    that some of it was too large.
 
     Raises:
         InvalidRequestError: What it is about is not there, or not allowed; nothing was changed.
@@ -37,52 +89,9 @@ def operate(request: Operation, desk: Desk) -> dict[str, Any]:
         UnavailableError: MongoDB did not answer; every operation can be repeated.
     """
     about = {"database": desk.db.name, "now": stamp(desk.clock.now())}
-    return bounded_answer(_answer(request, desk) | about)
+    return bounded_answer(_BY_OP[request.op].answer(request, desk) | about)
 
 
-def _answer(request: Operation, desk: Desk) -> dict[str, Any]:
-    match request:
-        case QueueList() | QueueDeclare() | QueueStatusOf() | QueuePause() | QueueResume() | QueueSet():
-            return _of_queues(request, desk)
-        case TaskList() | TaskShow() | TaskExplain() | TaskRetry() | TaskCancel():
-            return _of_tasks(request, desk)
-        case Stats():
-            return stats.statistics(request, desk)
-        case _:
-            assert_never(request)
-
-
-def _of_queues(
-    request: QueueList | QueueDeclare | QueueStatusOf | QueuePause | QueueResume | QueueSet, desk: Desk
-) -> dict[str, Any]:
-    match request:
-        case QueueList():
-            return queues.listing(desk)
-        case QueueDeclare(queue=queue):
-            return queues.declare(queue, desk)
-        case QueueStatusOf(queue=queue):
-            return queues.status(queue, desk)
-        case QueuePause(queue=queue):
-            return queues.switch(queue, desk, paused=True)
-        case QueueResume(queue=queue):
-            return queues.switch(queue, desk, paused=False)
-        case QueueSet():
-            return queues.change(request, desk)
-        case _:
-            assert_never(request)
-
-
-def _of_tasks(request: TaskList | TaskShow | TaskExplain | TaskRetry | TaskCancel, desk: Desk) -> dict[str, Any]:
-    match request:
-        case TaskList():
-            return tasks.listing(request, desk)
-        case TaskShow():
-            return tasks.show(request, desk)
-        case TaskExplain():
-            return tasks.explain(request, desk)
-        case TaskRetry():
-            return tasks.retry(request, desk)
-        case TaskCancel():
-            return tasks.cancel(request, desk)
-        case _:
-            assert_never(request)
+def _unknown(op: object) -> str:
+    meant = guess(op, OPERATIONS) if isinstance(op, str) else ""
+    return f"is unknown{meant or ';'} {_ALL}"

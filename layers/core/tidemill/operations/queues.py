@@ -1,4 +1,4 @@
-"""Operations on queues. Each change answers with the queue as it then is."""
+"""Operations on queues. A change answers with what it made of the queue's choices; sizes are another matter."""
 
 from __future__ import annotations
 
@@ -7,34 +7,48 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from tidemill import control
-from tidemill.control import Directory
 from tidemill.operations.desk import Desk
-from tidemill.operations.requests import AdaptiveChange, BudgetChange, QueueSet
+from tidemill.operations.requests import (
+    AdaptiveChange,
+    BudgetChange,
+    QueueDeclare,
+    QueueList,
+    QueuePause,
+    QueueResume,
+    QueueSet,
+    QueueStatusOf,
+)
+from tidemill.operations.warnings import of_nobody
 from tidemill.policies import Adaptive, Budget, QueueOptions
 from tidemill.status import QueueStatus, queue_status, queue_statuses
 
 _T = TypeVar("_T", Adaptive, Budget)
 
 
-def listing(desk: Desk) -> dict[str, Any]:
-    """Return the status of every queue that is known."""
-    return {"queues": [_document(one) for one in queue_statuses(desk.db, now=desk.clock.now())]}
+def listing(request: QueueList, desk: Desk) -> dict[str, Any]:
+    """Return how full the queues on a page are, and the cursor of the next."""
+    page, behind = queue_statuses(desk.db, limit=request.limit, after=request.cursor, now=desk.clock.now())
+    return {"queues": [_status(one) for one in page], "next": behind}
 
 
-def status(queue: str, desk: Desk) -> dict[str, Any]:
+def status(request: QueueStatusOf, desk: Desk) -> dict[str, Any]:
     """Return the status of one queue."""
-    return {"queue": _document(queue_status(desk.db, queue, now=desk.clock.now()))}
+    return {"queue": _status(queue_status(desk.db, request.queue, now=desk.clock.now()))}
 
 
-def declare(queue: str, desk: Desk) -> dict[str, Any]:
-    """Let HTTP enqueue into *queue*."""
-    control.declare_queue(desk.db, queue, now=desk.clock.now())
-    return status(queue, desk)
+def declare(request: QueueDeclare, desk: Desk) -> dict[str, Any]:
+    """Let HTTP enqueue into a queue."""
+    return _chosen(request.queue, control.declare_queue(desk.db, request.queue, now=desk.clock.now()))
 
 
-def switch(queue: str, desk: Desk, *, paused: bool) -> dict[str, Any]:
-    """Start no more tasks of *queue*, or do so again."""
-    return _changed(queue, desk, lambda was: replace(was, paused=paused))
+def pause(request: QueuePause, desk: Desk) -> dict[str, Any]:
+    """Start no more tasks of a queue."""
+    return _changed(request.queue, desk, lambda was: replace(was, paused=True))
+
+
+def resume(request: QueueResume, desk: Desk) -> dict[str, Any]:
+    """Start the tasks of a queue again."""
+    return _changed(request.queue, desk, lambda was: replace(was, paused=False))
 
 
 def change(request: QueueSet, desk: Desk) -> dict[str, Any]:
@@ -61,15 +75,13 @@ def _switched(kind: type[_T], held: _T | None, wanted: AdaptiveChange | BudgetCh
 def _changed(queue: str, desk: Desk, choose: Callable[[QueueOptions], QueueOptions]) -> dict[str, Any]:
     # Of a queue that is not declared: storing them is refused, with the sentence that says so.
     was = control.options_of(desk.db, queue) or QueueOptions()
-    control.change_queue(desk.db, queue, choose(was), was=was, now=desk.clock.now())
-    return status(queue, desk) | {"warnings": _warnings(desk)}
+    options = control.change_queue(desk.db, queue, choose(was), was=was, now=desk.clock.now())
+    return _chosen(queue, options) | {"warnings": of_nobody(desk)}
 
 
-def _warnings(desk: Desk) -> list[str]:
-    if Directory(desk.db).has_types():
-        return []
-    return [f"no executor has ever registered its functions in {desk.db.name}: is MONGODB_DATABASE right?"]
+def _chosen(queue: str, options: QueueOptions) -> dict[str, Any]:
+    return {"queue": {"queue": queue, "paused": options.paused, "options": asdict(options)}}
 
 
-def _document(one: QueueStatus) -> dict[str, Any]:
+def _status(one: QueueStatus) -> dict[str, Any]:
     return one.document() | {"options": asdict(one.options)}

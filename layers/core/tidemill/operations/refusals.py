@@ -13,7 +13,7 @@ from tidemill.errors import (
     TidemillError,
     UnavailableError,
 )
-from tidemill.operations.requests import NoOperationError
+from tidemill.operations.operate import NoOperationError
 
 INVALID: Final = ("invalid_event", "not_allowed")
 """The codes whose details say what is wrong."""

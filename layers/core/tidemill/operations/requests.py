@@ -1,22 +1,25 @@
-"""What an operator may ask for: one model for each operation, told apart by ``op``."""
+"""What an operator may ask for: a union of one model for each operation, told apart by ``op``."""
 
 from __future__ import annotations
 
-import difflib
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
-from tidemill.errors import InvalidRequestError, Problem
 from tidemill.model import Status
 from tidemill.policies import Adaptive, Budget, QueueOptions, Selection
-from tidemill.requests import REQUEST, listed
+from tidemill.requests import Request
+from tidemill.status import MAX_NAME
 
 MAX_LIMIT: Final = 100
 MAX_SINCE_SEC: Final = 1e9
 """Thirty years: longer than any counter is kept."""
 
-_MAX_TEXT: Final = 1000
+MAX_ID: Final = 8_192
+"""Characters: 1,024 bytes, each of which may have to be spelled out as JSON does."""
+
+MAX_CURSOR: Final = 65_536
+"""Above what a page can name: a cursor holds an id."""
 
 
 def _held_to(kind: type, field: str) -> BeforeValidator:
@@ -32,76 +35,71 @@ def _held_to(kind: type, field: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-Name = Annotated[str, Field(min_length=1, max_length=_MAX_TEXT)]
-"""Of a queue, a function or a task: as a document may have it, not only as it is allowed for a new one."""
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+"""Of a queue or a function: as a document may have it, not only as it is allowed for a new one."""
+
+Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
+"""Of a task, as `tidemill.store.ids` reads it."""
 
 
-class QueueList(BaseModel):
-    """All queues, with their sizes."""
+class Operation(Request):
+    """What an operator asks for."""
 
-    model_config = REQUEST
+    op: str
+
+
+class QueueList(Operation):
+    """A page of all queues by name, with their sizes."""
 
     op: Literal["queue.list"]
+    limit: int = Field(default=MAX_LIMIT, ge=1, le=MAX_LIMIT)
+    cursor: Name | None = None
 
 
-class QueueDeclare(BaseModel):
+class QueueDeclare(Operation):
     """Let HTTP enqueue into a queue."""
-
-    model_config = REQUEST
 
     op: Literal["queue.declare"]
     queue: Name
 
 
-class QueueStatusOf(BaseModel):
+class QueueStatusOf(Operation):
     """How full a queue is, what it runs and has chosen."""
-
-    model_config = REQUEST
 
     op: Literal["queue.status"]
     queue: Name
 
 
-class QueuePause(BaseModel):
+class QueuePause(Operation):
     """Start no more tasks of a queue."""
-
-    model_config = REQUEST
 
     op: Literal["queue.pause"]
     queue: Name
 
 
-class QueueResume(BaseModel):
+class QueueResume(Operation):
     """Start the tasks of a queue again."""
-
-    model_config = REQUEST
 
     op: Literal["queue.resume"]
     queue: Name
 
 
-class AdaptiveChange(BaseModel):
+class AdaptiveChange(Request):
     """Switch adaptive back-off on; what is left out stays, or is the default."""
-
-    model_config = REQUEST
 
     scale: Annotated[int | None, _held_to(Adaptive, "scale")] = None
     max_sec: Annotated[float | None, _held_to(Adaptive, "max_sec")] = None
 
 
-class BudgetChange(BaseModel):
+class BudgetChange(Request):
     """Switch the retry budget on; what is left out stays, or is the default."""
-
-    model_config = REQUEST
 
     per_minute: Annotated[int | None, _held_to(Budget, "per_minute")] = None
     factor: Annotated[float | None, _held_to(Budget, "factor")] = None
 
 
-class QueueSet(BaseModel):
+class QueueSet(Operation):
     """Change what a queue chooses for itself: what is left out stays, ``null`` takes a choice back."""
-
-    model_config = REQUEST
 
     op: Literal["queue.set"]
     queue: Name
@@ -119,67 +117,55 @@ class QueueSet(BaseModel):
         return self
 
 
-class TaskList(BaseModel):
+class TaskList(Operation):
     """A page of the living tasks, newest first."""
-
-    model_config = REQUEST
 
     op: Literal["task.list"]
     status: Status | None = None
     queue: Name | None = None
     name: Name | None = None
     limit: int = Field(default=20, ge=1, le=MAX_LIMIT)
-    cursor: Name | None = None
+    cursor: Annotated[str, Field(min_length=1, max_length=MAX_CURSOR)] | None = None
 
 
-class TaskShow(BaseModel):
+class TaskShow(Operation):
     """One task with its execution log."""
 
-    model_config = REQUEST
-
     op: Literal["task.show"]
-    id: Name
+    id: Id
 
 
-class TaskExplain(BaseModel):
+class TaskExplain(Operation):
     """Why a task is not running."""
 
-    model_config = REQUEST
-
     op: Literal["task.explain"]
-    id: Name
+    id: Id
 
 
-class TaskRetry(BaseModel):
+class TaskRetry(Operation):
     """Make a delayed task due now."""
 
-    model_config = REQUEST
-
     op: Literal["task.retry"]
-    id: Name
+    id: Id
 
 
-class TaskCancel(BaseModel):
+class TaskCancel(Operation):
     """Cancel a task; with ``force`` also one that runs, whatever it still does."""
 
-    model_config = REQUEST
-
     op: Literal["task.cancel"]
-    id: Name
+    id: Id
     force: bool = False
 
 
-class Stats(BaseModel):
+class Stats(Operation):
     """How retries went."""
-
-    model_config = REQUEST
 
     op: Literal["stats"]
     since_sec: float = Field(default=86400.0, gt=0, le=MAX_SINCE_SEC)
     queue: Name | None = None
 
 
-Operation: TypeAlias = (
+AnyOperation: TypeAlias = (
     QueueList
     | QueueDeclare
     | QueueStatusOf
@@ -193,41 +179,5 @@ Operation: TypeAlias = (
     | TaskCancel
     | Stats
 )
-
-_ADAPTER: Final[TypeAdapter[Operation]] = TypeAdapter(Annotated[Operation, Field(discriminator="op")])
-OPERATIONS: Final[tuple[str, ...]] = tuple(
-    get_args(model.model_fields["op"].annotation)[0] for model in get_args(Operation)
-)
-"""What ``op`` may be."""
-
-_ALL: Final = f"the operations are {', '.join(OPERATIONS)}"
-
-
-class NoOperationError(InvalidRequestError):
-    """The event is not of the kind that asks for an operation."""
-
-
-def read(event: object) -> Operation:
-    """Return what *event* asks for.
-
-    Raises:
-        NoOperationError: It is no object with an ``op``.
-        InvalidRequestError: The operation is unknown, or is not asked for as it has to be.
-    """
-    if not isinstance(event, dict) or "op" not in event:
-        raise NoOperationError([Problem("op", f'is missing: send {{"op": "queue.list"}}, for example; {_ALL}')])
-    if event["op"] not in OPERATIONS:
-        raise InvalidRequestError([Problem("op", _unknown(event["op"]))])
-    try:
-        return _ADAPTER.validate_python(event)
-    except ValidationError as error:
-        # The first part of each location is the operation.
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        placed: list[dict[str, Any]] = [{**one, "loc": one["loc"][1:]} for one in found]
-        raise InvalidRequestError(listed(placed, below="event")) from None
-
-
-def _unknown(op: object) -> str:
-    close = difflib.get_close_matches(op, OPERATIONS, n=1) if isinstance(op, str) else []
-    guess = f", did you mean {close[0]}?" if close else ";"
-    return f"is unknown{guess} {_ALL}"
+UNION: Final[TypeAdapter[AnyOperation]] = TypeAdapter(Annotated[AnyOperation, Field(discriminator="op")])
+"""All of them, told apart by ``op``; its JSON schema is what the function takes."""

@@ -12,6 +12,9 @@ _LIMITS: Final = (2000, 500, 100, 40)
 """Tried in this order: so many characters are left of a text (of times and
 usual ids, all), and so many of the elements of a list."""
 
+_WHOLE: Final = frozenset({"next"})
+"""A part of a cursor leads nowhere."""
+
 
 def bounded_answer(answer: dict[str, Any]) -> dict[str, Any]:
     """Return *answer*, or what is left of it once it fits; then it says ``truncated``."""
@@ -19,7 +22,8 @@ def bounded_answer(answer: dict[str, Any]) -> dict[str, Any]:
         return answer
     shorter = answer
     for limit in _LIMITS:
-        shorter = {name: _cut(value, limit) for name, value in answer.items()} | {"truncated": True}
+        cut = {name: _cut(value, limit) for name, value in answer.items() if name not in _WHOLE}
+        shorter = answer | cut | {"truncated": True}
         if _size(shorter) <= MAX_BYTES:
             break
     return shorter

@@ -9,6 +9,8 @@ from tidemill import control
 from tidemill.control import Directory
 from tidemill.model import Attempt, Malformed, Task
 from tidemill.policies import RetryPolicy
+from tidemill.retry import resolved
+from tidemill.store import ids
 from tidemill.wording import stamp
 
 _TIMES = ("due_at", "next_retry_at", "created_at", "updated_at", "finished_at", "expires_at", "cancel_requested_at")
@@ -18,16 +20,22 @@ _TIMES = ("due_at", "next_retry_at", "created_at", "updated_at", "finished_at", 
 class Allowances:
     """How many attempts tasks have in all, by what executors have declared and what the deployment says."""
 
-    directory: Directory
+    directory: Directory | None
     retry: RetryPolicy
     is_deployed: bool
 
     def of(self, task: Task) -> dict[str, Any]:
-        """Return the number for *task*, and whether it is assumed: nothing here says so for certain."""
+        """Return the number for *task*, and whether it is assumed: nothing here says so for certain.
+
+        Without a directory the deployment's is assumed of all that say nothing themselves.
+        """
+        if self.directory is None:
+            policy = resolved(task, registered=self.retry, deployment=self.retry)
+            return _allowed(policy, is_said=task.max_retries is not None)
         policy = control.policy_of(task, self.directory, deployment=self.retry)
         registered = (self.directory.task_type(task.name) or {}).get("max_retries")
         is_said = self.is_deployed or task.max_retries is not None or registered is not None
-        return {"attempts_allowed": policy.max_retries + 1, "attempts_allowed_assumed": not is_said}
+        return _allowed(policy, is_said=is_said)
 
 
 def task_document(task: Task | Malformed, allowances: Allowances, *, is_dead: bool) -> dict[str, Any]:
@@ -42,11 +50,15 @@ def listed_document(task: Task | Malformed, allowances: Allowances) -> dict[str,
     return _common(task, allowances, is_dead=False)
 
 
+def _allowed(policy: RetryPolicy, *, is_said: bool) -> dict[str, Any]:
+    return {"attempts_allowed": policy.max_retries + 1, "attempts_allowed_assumed": not is_said}
+
+
 def _common(task: Task | Malformed, allowances: Allowances, *, is_dead: bool) -> dict[str, Any]:
     fields = {"malformed": task.problem} if isinstance(task, Malformed) else _fields(task) | allowances.of(task)
     lease = task.lease
     return {
-        "id": str(task.id),
+        "id": ids.shown(task.id),
         "dead_letter": is_dead,
         **fields,
         "lease": None if lease is None else {"owner": lease.owner, "expires_at": stamp(lease.expires_at)},

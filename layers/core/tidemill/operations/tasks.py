@@ -1,20 +1,19 @@
-"""Operations on tasks. An id of 24 hex digits is an ObjectId, any other is text."""
+"""Operations on tasks."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from bson import ObjectId
-
-from tidemill.control import Directory
-from tidemill.model import Malformed, Task, TaskId
+from tidemill import control
+from tidemill.errors import NotDelayedError, TidemillError
+from tidemill.model import Malformed, Task
 from tidemill.operations.desk import Desk
+from tidemill.operations.identities import meant
 from tidemill.operations.requests import TaskCancel, TaskExplain, TaskList, TaskRetry, TaskShow
 from tidemill.operations.task_documents import Allowances, listed_document, task_document
-from tidemill.status import known_queues, no_queue
+from tidemill.operations.warnings import of_nobody, unknown, warnings_of
+from tidemill.store import ids, lookups
 from tidemill.store import listing as pages
-from tidemill.store import lookups
 
 
 def listing(request: TaskList, desk: Desk) -> dict[str, Any]:
@@ -29,12 +28,12 @@ def listing(request: TaskList, desk: Desk) -> dict[str, Any]:
     )
     allowances = _allowances(desk)
     tasks = [listed_document(task, allowances) for task in page.tasks]
-    return {"tasks": tasks, "next": page.next, "warnings": [] if tasks else _warnings(request, desk)}
+    return {"tasks": tasks, "next": page.next, "warnings": [] if tasks else _of_nothing(request, desk)}
 
 
 def show(request: TaskShow, desk: Desk) -> dict[str, Any]:
     """Return one task, alive or a dead letter."""
-    task_id = task_id_of(request.id)
+    task_id = meant(request.id, desk)
     living = lookups.get(desk.tasks, task_id)
     task = living or desk.queue.get(task_id)
     return {"task": task_document(task, _allowances(desk), is_dead=living is None)}
@@ -42,38 +41,64 @@ def show(request: TaskShow, desk: Desk) -> dict[str, Any]:
 
 def explain(request: TaskExplain, desk: Desk) -> dict[str, Any]:
     """Return why a task is not running."""
-    return {"explanation": desk.queue.explain(task_id_of(request.id)).document()}
+    task_id = meant(request.id, desk)
+    return {"explanation": desk.queue.explain(task_id).document() | {"task_id": ids.shown(task_id)}}
 
 
 def retry(request: TaskRetry, desk: Desk) -> dict[str, Any]:
-    """Make a delayed task due now, and return it."""
-    task = desk.queue.retry_now(task_id_of(request.id))
-    return {"task": task_document(task, _allowances(desk), is_dead=False)}
+    """Make a delayed task due now; return it, and whether its queue is paused, so that it waits all the same."""
+    task_id = meant(request.id, desk)
+    try:
+        task = desk.queue.retry_now(task_id)
+    except NotDelayedError as error:
+        raise NotDelayedError(ids.shown(task_id), error.status) from None
+    return {"task": _after_a_change(task, desk), **_pause(task, desk)}
 
 
 def cancel(request: TaskCancel, desk: Desk) -> dict[str, Any]:
-    """Cancel a task, or ask it to stop; return it as it then is, and what its status was before."""
-    task_id = task_id_of(request.id)
+    """Cancel a task, or ask it to stop; return it as it then is, what its status was, and whether that did anything."""
+    task_id = meant(request.id, desk)
     before = lookups.get(desk.tasks, task_id)
-    task = desk.queue.cancel(task_id, force=request.force)
-    document = task_document(task, _allowances(desk), is_dead=before is None)
-    return {"task": document, "was": _status(before or task)}
-
-
-def task_id_of(text: str) -> TaskId:
-    """Return the id that a person means."""
-    return ObjectId(text) if re.fullmatch("[0-9a-fA-F]{24}", text) else text
+    changed = lookups.cancel(desk.tasks, task_id, now=desk.clock.now(), force=request.force)
+    task = changed or desk.queue.get(task_id)
+    document = _after_a_change(task, desk, is_dead=changed is None and before is None)
+    return {"task": document, "was": _status(before or task), "changed": changed is not None}
 
 
 def _allowances(desk: Desk) -> Allowances:
-    return Allowances(directory=Directory(desk.db), retry=desk.retry, is_deployed=desk.is_deployed)
+    return Allowances(directory=desk.directory, retry=desk.retry, is_deployed=desk.is_deployed)
 
 
-def _warnings(request: TaskList, desk: Desk) -> list[str]:
-    if request.queue is None or request.cursor is not None:
+def _after_a_change(task: Task | Malformed, desk: Desk, *, is_dead: bool = False) -> dict[str, Any]:
+    """Return *task*, whatever else can be read: that it was changed is what has to be told."""
+    try:
+        return task_document(task, _allowances(desk), is_dead=is_dead)
+    except TidemillError:
+        unread = Allowances(directory=None, retry=desk.retry, is_deployed=desk.is_deployed)
+        return task_document(task, unread, is_dead=is_dead)
+
+
+def _pause(task: Task | Malformed, desk: Desk) -> dict[str, Any]:
+    if isinstance(task, Malformed):
+        return {"queue_paused": None, "warnings": []}
+    try:
+        options = control.options_of(desk.db, task.queue)
+    except TidemillError as error:
+        return {"queue_paused": None, "warnings": [unknown("whether its queue is paused", error)]}
+    return {"queue_paused": options is not None and options.paused, "warnings": []}
+
+
+def _of_nothing(request: TaskList, desk: Desk) -> list[str]:
+    if request.cursor is not None:
         return []
-    known = known_queues(desk.db)
-    return [] if request.queue in known else [no_queue(request.queue, known)]
+    return [*warnings_of(lambda: _no_queue(request.queue, desk), of="which queues there are"), *of_nobody(desk)]
+
+
+def _no_queue(queue: str | None, desk: Desk) -> list[str]:
+    if queue is None:
+        return []
+    known = control.known_queues(desk.db)
+    return [] if queue in known else [control.no_queue(queue, known)]
 
 
 def _status(task: Task | Malformed) -> str:

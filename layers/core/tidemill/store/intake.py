@@ -42,7 +42,7 @@ def add_once(tasks: Tasks, document: dict[str, Any], *, session: ClientSession |
     """Insert *document* unless its ``idempotency_key`` is held; return what is stored under that key.
 
     One upsert that writes only on insert: a taken key raises nothing, so it aborts no caller's transaction. Of two
-    first ones in the same instant the server itself repeats one. With *session* the driver's own errors are raised, as by `add`.
+    first ones in the same instant the server itself repeats one. With *session* the driver's own errors are raised.
     """
     if session is not None:
         with untranslated():

@@ -62,6 +62,20 @@ def answered(chosen: argparse.Namespace, event: Document) -> Document:
     return answer
 
 
+def all_of(chosen: argparse.Namespace, event: Document, field: str) -> Document:
+    """Return one answer with the *field* of all pages.
+
+    Raises:
+        TidemillError: One of them was not answered.
+    """
+    answer = answered(chosen, event)
+    found, is_truncated = list(answer[field]), "truncated" in answer
+    while answer.get("next") is not None:
+        answer = answered(chosen, event | {"cursor": answer["next"]})
+        found, is_truncated = found + answer[field], is_truncated or "truncated" in answer
+    return answer | {field: found} | ({"truncated": True} if is_truncated else {})
+
+
 def said(chosen: argparse.Namespace, answer: Document) -> bool:
     """Print *answer* where JSON was asked for, and tell whether it was."""
     if chosen.json:

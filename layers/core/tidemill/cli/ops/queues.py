@@ -8,11 +8,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-from tidemill.cli.ops.asking import Document, add_action, answered, said
+from tidemill.cli.ops.asking import Document, add_action, all_of, answered, said
 from tidemill.cli.ops.queue_options import add_options_to, choices, given_in, in_words, naming_the_option, wanted
 from tidemill.cli.tables import ABSENT, Commands, clean, facts, say, table
-from tidemill.control import DEFAULT_QUEUE
-from tidemill.control.queues import OPTIONS_SEC
+from tidemill.control import DEFAULT_QUEUE, OPTIONS_SEC
 from tidemill.wording import moment, span
 
 _PAUSED: Final = "is paused: it takes new tasks and starts none"
@@ -48,7 +47,7 @@ def _add(
 
 
 def _list(chosen: argparse.Namespace) -> None:
-    answer = answered(chosen, {"op": "queue.list"})
+    answer = all_of(chosen, {"op": "queue.list"}, "queues")
     if said(chosen, answer):
         return
     say(

@@ -38,8 +38,8 @@ def _show(chosen: argparse.Namespace) -> None:
     if said(chosen, answer):
         return
     if not answer["statistics"]:
-        where = "" if chosen.queue is None else f" in queue {clean(chosen.queue)}"
-        say(f"nothing was counted{where} in the last {span(chosen.since)}")
+        where = "" if chosen.queue is None else f"queue {clean(chosen.queue)} of "
+        say(f"nothing was counted in {where}{answer['database']} in the last {span(chosen.since)}")
     else:
         say(f"retries of the last {span(chosen.since)}\n")
         say(_table(answer["statistics"]))

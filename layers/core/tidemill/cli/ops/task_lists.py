@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
+from tidemill.classify import bounded
 from tidemill.cli.ops.asking import Document
-from tidemill.cli.tables import ABSENT, table
+from tidemill.cli.tables import ABSENT, clean, table
 from tidemill.wording import span
 
 _WHEN = {
@@ -13,6 +15,10 @@ _WHEN = {
     "cancelled": "finished_at",
 }  # fmt: skip
 """The time that matters of a task: when it is due, when it was claimed, when it ended."""
+
+
+MAX_ID: Final = 48
+"""Characters of an id in a row; an UUID in JSON has as many."""
 
 
 def lines(answer: Document) -> str:
@@ -24,11 +30,17 @@ def lines(answer: Document) -> str:
     )
 
 
+def is_cut(answer: Document) -> bool:
+    """Tell whether an id is too long for its row."""
+    return any(len(clean(task["id"])) > MAX_ID for task in answer["tasks"])
+
+
 def _row(task: Document, now: datetime) -> tuple[str, ...]:
+    task_id = bounded(clean(task["id"]), MAX_ID)
     if "malformed" in task:
-        return task["id"], ABSENT, ABSENT, "malformed", ABSENT, ABSENT
+        return task_id, ABSENT, ABSENT, "malformed", ABSENT, ABSENT
     status = task["status"]
-    return task["id"], task["name"], task["queue"], status, str(task["attempts"]), _when(task[_WHEN[status]], now)
+    return task_id, task["name"], task["queue"], status, str(task["attempts"]), _when(task[_WHEN[status]], now)
 
 
 def _when(stamp: str | None, now: datetime) -> str:

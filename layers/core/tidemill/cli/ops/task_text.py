@@ -13,15 +13,16 @@ from tidemill.wording import moment, moment_from, span
 _MAX_TEXT = 2000
 """Of a text that was edited by hand; those of Tidemill's own are shorter."""
 
+_UNCHANGED = "it is neither pending nor processing, and nothing was changed"
 _LONGEST_MS = 10**15
 
 
 def header(answer: Document) -> dict[str, str]:
     """Return what is to be said of a task, but for its execution log."""
     task, now = answer["task"], datetime.fromisoformat(answer["now"])
-    kept = "among the dead letters" if task["dead_letter"] else "among the living tasks"
+    place = "dead letters" if task["dead_letter"] else "tasks"
     lines = _malformed(task, now) if "malformed" in task else _whole(task, now)
-    return {"task": task["id"], "kept": kept} | lines
+    return {"task": task["id"], "kept": f"among the {place} of {answer['database']}"} | lines
 
 
 def log(lines: Sequence[Document]) -> str:
@@ -44,15 +45,33 @@ def cancelled(answer: Document) -> str:
     """Return what a cancel did, going by how the task was before and is now."""
     task, was = answer["task"], answer["was"]
     name, status = f"task {clean(task['id'])}", task.get("status", "malformed")
-    if status == "processing":
-        return f"{name} runs and is asked to stop: it will be cancelled, or done if it succeeds all the same"
     if status == "malformed":
-        return f"{name} is malformed: if it had not ended, it was cancelled, or asked to stop"
+        did = "if it is held, it was asked to stop, and else cancelled" if answer["changed"] else _UNCHANGED
+        return f"{name} is malformed: {did}"
+    if status == "processing" and _is_held(task, datetime.fromisoformat(answer["now"])):
+        return f"{name} runs and is asked to stop: it will be cancelled, or done if it succeeds all the same"
+    if status == "processing":
+        return f"{name} is asked to stop, but its lease is over: the next reclaim cancels it, --force does so at once"
     if status == "cancelled" and was == "processing":
         return f"{name} is cancelled, though it ran: what its worker still does with it is refused"
     if status == "cancelled" and was == "pending":
         return f"{name} is cancelled: it was not running"
     return f"{name} is {status}: it had ended already, and nothing was changed"
+
+
+def hurried(answer: Document) -> str:
+    """Return what a retry did, and what is known to keep the task all the same."""
+    task = answer["task"]
+    name = f"task {clean(task['id'])} is due now"
+    if answer["queue_paused"]:
+        return f"{name}, but queue {clean(task['queue'])} is paused: it waits until that is resumed"
+    if "malformed" in task:
+        return f"{name}, but malformed: see `tidemill ops task explain`"
+    return f"{name}: the next executor that looks takes it, unless `tidemill ops task explain` says otherwise"
+
+
+def _is_held(task: Document, now: datetime) -> bool:
+    return task["lease"] is not None and datetime.fromisoformat(task["lease"]["expires_at"]) > now
 
 
 def _whole(task: Document, now: datetime) -> dict[str, str]:

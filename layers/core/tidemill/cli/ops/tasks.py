@@ -16,6 +16,8 @@ MAX_PAGES: Final = 10
 
 MOST: Final = MAX_PAGES * MAX_LIMIT
 
+_ID: Final = "the task's id as `task ls` shows it, or in JSON; one that begins with - goes last, behind --"
+
 
 def add_to(topics: Commands) -> None:
     """Add ``task`` with its sub-commands."""
@@ -46,7 +48,7 @@ def _add_list_to(actions: Commands) -> None:
 
 def _add(actions: Commands, name: str, summary: str) -> argparse.ArgumentParser:
     parser = add_action(actions, name, summary)
-    parser.add_argument("id", metavar="ID", help="the task's id; 24 hex digits are an ObjectId")
+    parser.add_argument("id", metavar="ID", help=_ID)
     return parser
 
 
@@ -64,9 +66,10 @@ def _list(chosen: argparse.Namespace) -> None:
     if answer["tasks"]:
         say(task_lists.lines(answer))
     elif more is None:
-        say(
-            "no living task matches" if any((chosen.status, chosen.queue, chosen.name)) else "there are no living tasks"
-        )
+        is_any = any((chosen.status, chosen.queue, chosen.name))
+        say(f"{'no living task matches' if is_any else 'there are no living tasks'} in {answer['database']}")
+    if task_lists.is_cut(answer):
+        say("\nlong ids are cut: --json has all of them")
     if more is not None:
         found = "there are more" if answer["tasks"] else "none found so far"
         say(f"\n{found}: go on with the same options and --cursor {more}")
@@ -109,7 +112,7 @@ def _explain(chosen: argparse.Namespace) -> None:
 def _retry(chosen: argparse.Namespace) -> None:
     answer = answered(chosen, {"op": "task.retry", "id": chosen.id})
     if not said(chosen, answer):
-        say(f"task {clean(answer['task']['id'])} is due now: the next executor that looks takes it")
+        say(task_text.hurried(answer))
 
 
 def _cancel(chosen: argparse.Namespace) -> None:

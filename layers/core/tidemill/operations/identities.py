@@ -1,0 +1,44 @@
+"""Which task a person means, who types an id as `task.list` shows it, or as it reads in JSON."""
+
+from __future__ import annotations
+
+from tidemill.classify import bounded
+from tidemill.dead_letters import latest
+from tidemill.errors import InvalidRequestError, Problem, TaskNotFoundError
+from tidemill.model import TaskId
+from tidemill.operations.desk import Desk
+from tidemill.operations.warnings import of_nobody
+from tidemill.store import ids
+
+_MAX_TEXT = 200
+"""Of an id in a sentence."""
+
+
+class NoTaskError(TaskNotFoundError):
+    """There is no such task, and it may be that another database is meant."""
+
+    def __init__(self, text: str, *, database: str, hints: list[str]) -> None:
+        super().__init__(text)
+        self.args = ("; ".join([f"there is no task {bounded(text, _MAX_TEXT)} in {database}", *hints]),)
+
+
+def meant(text: str, desk: Desk) -> TaskId:
+    """Return the id of the one task that *text* stands for: alive, or where none is, a dead letter.
+
+    Raises:
+        TaskNotFoundError: There is none.
+        InvalidRequestError: There are several.
+    """
+    candidates = ids.meant(text)
+    # Between the two looks it may have come back from the dead letters.
+    found = ids.stored(desk.tasks, candidates) or _dead(candidates, desk) or ids.stored(desk.tasks, candidates)
+    if not found:
+        raise NoTaskError(text, database=desk.db.name, hints=of_nobody(desk))
+    if len(found) > 1:
+        exact = " or ".join(bounded(ids.exactly(one), _MAX_TEXT) for one in found)
+        raise InvalidRequestError([Problem("id", f"stands for several tasks: say which, {exact}")])
+    return found[0]
+
+
+def _dead(candidates: tuple[TaskId, ...], desk: Desk) -> list[TaskId]:
+    return [one for one in candidates if latest(desk.dead, one) is not None]
