@@ -228,12 +228,12 @@ def test_holds_of_other_names_take_no_seat(seats: Seats, db: Database[Any]) -> N
 def test_whoever_comes_leaves_a_trace_seated_or_not(seats: Seats, db: Database[Any]) -> None:
     for second, name in enumerate("ABC"):
         take(seats, name, now=T0 + timedelta(seconds=second))
-        found = standing(db, queue="default", lane="fresh", now=T0)
+        found = standing(db, queue="default", now=T0)
         assert (found.came_at, found.seats) == (T0 + timedelta(seconds=second), 2)
 
     leave(seats, "A")
 
-    assert standing(db, queue="default", lane="fresh", now=T0).came_at == T0 + timedelta(seconds=2)
+    assert standing(db, queue="default", now=T0).came_at == T0 + timedelta(seconds=2)
 
 
 def test_each_operation_is_one_command(mongod: Mongod, db: Database[Any]) -> None:

@@ -61,7 +61,8 @@ def test_a_document_without_what_every_task_has_is_malformed(name: str) -> None:
     written = document(T0)
     del written[name]
 
-    assert read(raw(written)) == Malformed(id=written["_id"], problem=f"{name} is missing", lease=None)
+    status = written.get("status")
+    assert read(raw(written)) == Malformed(id=written["_id"], problem=f"{name} is missing", lease=None, status=status)
 
 
 @pytest.mark.parametrize("name", sorted(set(document(T0)) - REQUIRED - {"_id"}))
@@ -238,8 +239,17 @@ def test_text_that_is_not_utf8_is_malformed_and_still_shows_lease_and_log() -> N
     assert decode(not_utf8(name="a?!?"))["name"].startswith("a\ufffd")
 
 
+@pytest.mark.parametrize(("status", "told"), [("done", "done"), ("Ready", "Ready"), (7, None), (None, None)])
+def test_the_status_is_judged_first_and_told_where_it_is_text(status: object, told: str | None) -> None:
+    found = reading(status=status, due_at="soon", attempts="many")
+
+    assert isinstance(found, Malformed)
+    assert found.status == told
+    assert found.problem.split()[0] == ("due_at" if told == "done" else "status")
+
+
 def test_a_document_without_an_id_is_malformed_too() -> None:
-    assert read(raw({})) == Malformed(id=None, problem="due_at is missing", lease=None)
+    assert read(raw({})) == Malformed(id=None, problem="status is missing", lease=None)
 
 
 def test_a_time_goes_into_both_fields_of_the_schedule_or_is_now() -> None:

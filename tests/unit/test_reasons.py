@@ -10,6 +10,7 @@ import pytest
 from bson import ObjectId
 
 from tests.conftest import T0
+from tests.unit.explained import CAPPED, FAILURE, HOUR, MINUTE, SECOND, A, B, W, codes, facts, only
 from tests.unit.make import a_claimed_task, a_task
 from tidemill.control import Held, Standing
 from tidemill.explaining import Explanation, Reason
@@ -18,31 +19,6 @@ from tidemill.explaining.values import Facts
 from tidemill.model import Lease, Malformed
 from tidemill.policies import QueueOptions
 from tidemill.store.gauges import MANY
-
-SECOND = timedelta(seconds=1)
-MINUTE = timedelta(minutes=1)
-HOUR = timedelta(hours=1)
-
-A = Held(owner="A", n=1, until=T0 + MINUTE)
-B = Held(owner="B", n=2, until=T0 + 2 * MINUTE)
-AT_WORK = Standing(seated=(A,), seats=5, came_at=T0 - MINUTE)
-CAPPED = QueueOptions(max_in_flight_retries=3)
-FAILURE = {"message": "secret", "code": "TimeoutError", "at": T0}
-
-
-def facts(fields: dict[str, Any] | None = None, /, *, standing: Standing = AT_WORK, **around: Any) -> Facts:
-    """Of a task that is due, but for its *fields*, while an executor is at work."""
-    return Facts(task=a_task(**fields or {}), now=T0, standing=standing, **around)
-
-
-def codes(known: Facts) -> list[str]:
-    return [one.code for one in reasons(known)]
-
-
-def only(known: Facts) -> Reason:
-    [reason] = reasons(known)
-    return reason
-
 
 # Pending
 
@@ -57,23 +33,39 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
         (
             facts({"due_at": T0 + timedelta(seconds=303)}),
             "not_due",
-            "It is not due until 2031-07-01 09:05:03 UTC (in 5m 3s); retry now makes it due at once.",
+            (
+                "It is not due until 2031-07-01 09:05:03 UTC (in 5m 3s); `tidemill ops task retry t-1` makes it "
+                "due at once."
+            ),
         ),
         (
             facts({"due_at": T0 + HOUR, "lane": "retry", "attempts": 2, "error": FAILURE}),
             "not_due",
             (
                 "Its last attempt failed (TimeoutError); it is not due until 2031-07-01 10:00:00 UTC (in 1h); "
-                "retry now makes it due at once."
+                "`tidemill ops task retry t-1` makes it due at once."
             ),
         ),
         (
             facts({"due_at": T0 + HOUR, "expires_at": T0 + MINUTE}),
             "not_due",
             (
-                "It is not due until 2031-07-01 10:00:00 UTC (in 1h); retry now makes it due at once. But it "
-                "has to start before 2031-07-01 09:01:00 UTC (in 1m), or it fails."
+                "It is not due until 2031-07-01 10:00:00 UTC (in 1h); `tidemill ops task retry t-1` makes it due at "
+                "once. But it has to start before 2031-07-01 09:01:00 UTC (in 1m), or it fails."
             ),
+        ),
+        (
+            facts({"due_at": T0 + MINUTE, "expires_at": T0 + MINUTE}),
+            "not_due",
+            (
+                "It is not due until 2031-07-01 09:01:00 UTC (in 1m); `tidemill ops task retry t-1` makes it due at "
+                "once. But it has to start before 2031-07-01 09:01:00 UTC (in 1m), or it fails."
+            ),
+        ),
+        (
+            facts({"expires_at": T0}),
+            "expired",
+            "It had to start before 2031-07-01 09:00:00 UTC (0s ago): the next claim or reclaim makes it fail.",
         ),
         (
             facts({"expires_at": T0 - SECOND}),
@@ -88,14 +80,14 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
         (
             facts({"queue": "eu"}, options=QueueOptions(paused=True)),
             "paused",
-            "Queue eu is paused: nothing of it starts until it is resumed.",
+            "Queue eu is paused: nothing of it starts until `tidemill ops queue resume eu`.",
         ),
         (
             facts({"name": "gone", "created_at": T0 - MINUTE}, is_known=False),
             "unknown_task",
             (
-                "No executor has registered a function gone: it waits with back-off until 2031-07-01 09:09:00 "
-                "UTC (in 9m), then it becomes a dead letter. Deploy one that has it."
+                "No executor has registered a function gone: it waits, and the first claim after "
+                "2031-07-01 09:09:00 UTC (in 9m) makes it fail, and it becomes a dead letter. Deploy one that has it."
             ),
         ),
         (
@@ -112,7 +104,7 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
             (
                 "Queue default has as many retries in flight as it allows, 3: 1 by A until 2031-07-01 09:01:00 "
                 "UTC (in 1m), 2 by B until 2031-07-01 09:02:00 UTC (in 2m). It has to wait for one of them to "
-                "end; max_in_flight_retries sets how many."
+                "end; `tidemill ops queue set default --max-in-flight-retries N` sets how many."
             ),
         ),
         (
@@ -150,11 +142,12 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
             ),
         ),
         (
-            facts({"due_at": T0 - MINUTE, "priority": 3}, ahead=7),
+            facts({"due_at": T0 - MINUTE, "priority": 3}, ahead={"fresh": 7}),
             "behind",
             (
                 "It is behind 7 other due tasks of queue default and lane fresh: a higher priority than its 3 "
-                "goes first, then who was due before 2031-07-01 08:59:00 UTC (1m ago)."
+                "goes first, then who was due before 2031-07-01 08:59:00 UTC (1m ago). Retries hold 0.2 of the "
+                "slots while both lanes have due tasks."
             ),
         ),
     ],
@@ -168,7 +161,7 @@ def test_what_stands_in_the_way_is_said_in_a_sentence(known: Facts, code: str, m
     [(1, "1 other due task "), (MANY, f"{MANY} other due tasks"), (MANY + 1, f"{MANY}+ other due tasks")],
 )
 def test_counts_end_in_a_plus_where_counting_stopped(ahead: int, words: str) -> None:
-    assert words in only(facts(ahead=ahead)).message
+    assert words in only(facts(ahead={"fresh": ahead})).message
 
 
 @pytest.mark.parametrize(
@@ -180,19 +173,28 @@ def test_counts_end_in_a_plus_where_counting_stopped(ahead: int, words: str) -> 
         facts({"lane": "fresh"}, options=CAPPED, standing=Standing(seated=(A,), retries=(A, B))),
         facts({"lane": "retry"}, options=CAPPED, standing=Standing(seated=(A,), retries=(B,))),
         facts({"lane": "retry"}, standing=Standing(seated=(A,), retries=(A, B))),
-        facts(standing=Standing(workers=("W",))),
-        facts(standing=Standing(workers=("W",), seated=(A,), seats=1)),
+        facts(standing=Standing(workers=(W,))),
+        facts(standing=Standing(workers=(W,), seated=(A,), seats=1)),
         facts(standing=Standing(seated=(A,), seats=2)),
         facts(standing=Standing(seated=(A,), came_at=T0 - HOUR)),
+        facts(ahead={"retry": 5}),
+        facts({"lane": "retry"}, ahead={"fresh": 5}),
     ],
 )
 def test_what_does_not_hold_is_not_said(known: Facts) -> None:
     assert codes(known) == ["next"]
 
 
+def test_three_minutes_without_a_tick_are_long() -> None:
+    came_at = T0 - 3 * MINUTE
+
+    assert codes(facts(standing=Standing(came_at=came_at))) == ["no_executor"]
+    assert codes(facts(standing=Standing(came_at=came_at - SECOND))) == ["no_tick"]
+
+
 def test_before_any_executor_has_come_no_function_is_unknown() -> None:
     assert codes(facts(standing=Standing(), is_known=False, is_any_known=False)) == ["no_tick"]
-    assert codes(facts(standing=Standing(workers=("W",)), is_known=False, is_any_known=False)) == ["unknown_task"]
+    assert codes(facts(standing=Standing(workers=(W,)), is_known=False, is_any_known=False)) == ["unknown_task"]
 
 
 def test_all_that_holds_is_said_and_what_decides_is_first() -> None:
@@ -201,7 +203,7 @@ def test_all_that_holds_is_said_and_what_decides_is_first() -> None:
         options=QueueOptions(paused=True, max_in_flight_retries=1),
         standing=Standing(came_at=T0 - HOUR, seats=0, retries=(B,)),
         is_known=False,
-        ahead=3,
+        ahead={"retry": 3},
     )
 
     assert codes(everything) == [
@@ -212,7 +214,7 @@ def test_all_that_holds_is_said_and_what_decides_is_first() -> None:
 def test_before_it_is_due_nobody_is_in_its_way() -> None:
     crowded = Standing(seated=(A,), seats=1, came_at=T0)
 
-    assert codes(facts({"due_at": T0 + SECOND}, standing=crowded, ahead=9)) == ["not_due"]
+    assert codes(facts({"due_at": T0 + SECOND}, standing=crowded, ahead={"fresh": 9})) == ["not_due"]
     assert codes(facts({"due_at": T0 + SECOND}, standing=Standing(), options=QueueOptions(paused=True))) == [
         "not_due", "paused", "no_tick"
     ]  # fmt: skip
@@ -269,12 +271,12 @@ def test_one_that_is_held_says_by_whom(fields: dict[str, Any], code: str, messag
 
 
 def test_one_that_was_asked_to_stop_says_so() -> None:
-    running, asked = reasons(Facts(task=a_claimed_task(cancel_requested_at=T0 - SECOND), now=T0))
+    running, asked = reasons(Facts(task=a_claimed_task(_id=7, cancel_requested_at=T0 - SECOND), now=T0))
 
     assert (running.code, asked.code) == ("running", "cancel_asked")
     assert asked.message == (
         "It was asked to stop at 2031-07-01 08:59:59 UTC (1s ago): it ends as cancelled unless it succeeds; "
-        "force ends it now."
+        "`tidemill ops task cancel --force ID` ends it now."
     )
 
 
@@ -322,27 +324,77 @@ def test_what_has_ended_says_how(fields: dict[str, Any], is_dead_letter: bool, m
 
 
 @pytest.mark.parametrize(
-    ("problem", "lease", "is_dead_letter", "ending"),
+    ("status", "fields", "message"),
     [
-        ("due_at is missing", None, False, "and otherwise makes it fail."),
-        ("due_at is missing", Lease(token="t", owner="A", expires_at=T0), False, "(0s ago); then it fails."),
-        ("due_at is missing", None, True, "It is a dead letter."),
-        ("status is not what it has to be", None, False, "correct its status."),
+        (
+            "pending",
+            {},
+            (
+                "It is pending: reclaim, which runs every minute, completes it where its meaning is plain, and "
+                "otherwise makes it fail."
+            ),
+        ),
+        ("pending", {"expires_at": T0 + MINUTE}, "It is pending: reclaim, which runs every minute, completes it "),
+        ("processing", {"expires_at": T0 + MINUTE}, "A holds it until 2031-07-01 09:01:00 UTC (in 1m); then it fails."),
+        (
+            "processing",
+            {"expires_at": T0},
+            "A held it until 2031-07-01 09:00:00 UTC (0s ago): reclaim, which runs every minute, makes it fail.",
+        ),
+        (
+            "processing",
+            {},
+            "It was claimed and its lease makes no sense: reclaim, which runs every minute, makes it fail.",
+        ),
+        (
+            "failed",
+            {},
+            "It has failed, and becomes a dead letter with the next archive, which runs every 5 minutes.",
+        ),
+        ("done", {}, "It has ended: done."),
+        ("cancelled", {"expires_at": T0}, "It has ended: cancelled."),
+        (
+            "Ready",
+            {},
+            "Nobody looks at it as it is: its status has to be one of pending, processing, done, failed, cancelled.",
+        ),
+        (None, {"expires_at": T0}, "Nobody looks at it as it is: "),
     ],
 )
-def test_a_malformed_document_says_what_is_wrong_with_it(
-    problem: str,
-    lease: Lease | None,
-    is_dead_letter: bool,  # noqa: FBT001
-    ending: str,
+def test_a_malformed_document_says_what_is_wrong_with_it_and_what_becomes_of_it(
+    status: str | None, fields: dict[str, Any], message: str
 ) -> None:
-    malformed = Malformed(id=1, problem=problem, lease=lease)
+    lease = Lease(token="t", owner="A", **fields) if fields else None
+    malformed = Malformed(id=1, problem="due_at is missing", lease=lease, status=status)
 
-    found = only(Facts(task=malformed, now=T0, is_dead_letter=is_dead_letter))
+    found = only(Facts(task=malformed, now=T0))
 
     assert found.code == "malformed"
-    assert found.message.startswith(f"No executor can run it: {problem}. ")
-    assert found.message.endswith(ending)
+    assert found.message.startswith(f"No executor can run it: due_at is missing. {message}")
+    dead = only(Facts(task=malformed, now=T0, is_dead_letter=True))
+    assert dead.message == "No executor can run it: due_at is missing. It is a dead letter."
+
+
+# Commands
+
+
+@pytest.mark.parametrize(
+    ("task_id", "shown"),
+    [
+        (ObjectId("0" * 24), "0" * 24), ("order:7", "order:7"), ("-x", "ID"), ("a b", "ID"), ("a`b", "ID"), ("é", "ID"),
+        ("", "ID"), ("x" * 200, "x" * 200), ("x" * 201, "ID"), ("a\n", "ID"), ("$(rm)", "ID"), (7, "ID"),
+    ],
+)  # fmt: skip
+def test_a_command_is_one_that_a_shell_can_be_given(task_id: object, shown: str) -> None:
+    message = only(facts({"_id": task_id, "due_at": T0 + HOUR})).message
+
+    assert f"; `tidemill ops task retry {shown}` makes" in message
+
+
+def test_a_queue_that_a_shell_cannot_be_given_is_not_in_the_command() -> None:
+    message = only(facts({"queue": "a; b"}, options=QueueOptions(paused=True))).message
+
+    assert message == "Queue a; b is paused: nothing of it starts until `tidemill ops queue resume QUEUE`."
 
 
 # Documents

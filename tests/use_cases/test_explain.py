@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,12 +20,13 @@ from tests.use_cases.conftest import Bench
 from tests.use_cases.fleet import Fleet
 from tidemill import Queue
 from tidemill.archive import archive
-from tidemill.control import Holder, Seats, change_queue, declare_types, hold
+from tidemill.control import Holder, Seats, Service, change_queue, declare_types, hold, standing
 from tidemill.errors import NotDelayedError, TaskNotFoundError
 from tidemill.explaining import facts
-from tidemill.model import Malformed, Task, TaskId
+from tidemill.model import LANES, Lane, Malformed, Task, TaskId
 from tidemill.policies import QueueOptions
-from tidemill.store import Tasks
+from tidemill.registry import Registry
+from tidemill.store import Tasks, gauges, lookups
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
@@ -39,7 +40,11 @@ def queue(bench: Bench) -> Queue:
 
 @pytest.fixture
 def attended(bench: Bench) -> None:
-    """An executor that is at work, and has registered its functions."""
+    attend(bench)
+
+
+def attend(bench: Bench) -> None:
+    """See to it that an executor is at work, and has registered its functions."""
     sit(bench.db, bench.clock.now())
     declare_types(bench.db, bench.registry, release="1", now=bench.clock.now())
 
@@ -91,6 +96,36 @@ def test_what_a_queue_chooses_is_told(queue: Queue, bench: Bench, now: datetime)
     assert "2 by B until" in queue.explain(retry).reasons[1].message
 
 
+@pytest.mark.parametrize(
+    ("options", "fresh", "retry"),
+    [
+        (QueueOptions(retry_share=0.5), "next", "next"),
+        (QueueOptions(selection="retries_first"), "behind", "next"),
+        (QueueOptions(selection="oldest_first"), "behind", "behind"),
+        (QueueOptions(retry_share=0), "next", "retry_share"),
+        (QueueOptions(retry_share=1), "retry_share", "next"),
+    ],
+)
+@pytest.mark.parametrize("lane", LANES)
+def test_what_is_said_to_be_next_is_and_nothing_else(
+    bench: Bench, lane: Lane, options: QueueOptions, fresh: str, retry: str
+) -> None:
+    """One of a lane, and fifty of the other that have been due for longer."""
+    now, started = bench.clock.now(), list[int]()
+    bench.task("mine")(lambda _payload, _ctx: started.append(len(bench.ran)))
+    attend(bench)
+    change_queue(bench.db, "default", options, now=now)
+    [other] = set(LANES) - {lane}
+    add(bench.tasks, [document(now - SECOND, lane=other) for _ in range(50)])
+    [task_id] = add(bench.tasks, [document(now, lane=lane, name="mine")])
+
+    [told] = codes(Queue(bench.db, clock=bench.clock), task_id)
+    bench.execute(concurrency=2, batch_size=2)
+
+    assert told == {"fresh": fresh, "retry": retry}[lane]
+    assert (started[0] < 25) == (told == "next")
+
+
 @pytest.mark.usefixtures("attended")
 def test_a_function_that_no_executor_has_is_told(queue: Queue, bench: Bench, now: datetime) -> None:
     [task_id] = add(bench.tasks, [document(now, name="gone")])
@@ -118,6 +153,36 @@ def test_between_two_ticks_nobody_is_at_work_and_after_many_somebody_should_look
     assert codes(queue, task_id) == ["no_tick"]
 
 
+def test_of_those_that_go_first_only_the_due_ones_do(bench: Bench, now: datetime) -> None:
+    add(bench.tasks, [document(now, lane="retry", due_at=now + n * SECOND, priority=n) for n in (-1, 0, 1, 2)])
+    [due, _, early] = add(bench.tasks, [document(now, due_at=now + n * SECOND) for n in (-1, 1, 2)])
+    expected = {due: {"fresh": 0, "retry": 2}, early: {"fresh": 1, "retry": 2}}
+
+    for task_id, counts in expected.items():
+        task = lookups.get(bench.tasks, task_id)
+        assert isinstance(task, Task)
+        assert gauges.ahead_of(bench.tasks, task, now=now, in_order=("fresh",), first=("retry",)) == counts
+        assert gauges.ahead_of(bench.tasks, task, now=now, in_order=("fresh",)) == counts | {"retry": 0}
+
+
+def test_a_lane_that_is_no_text_is_in_nobodys_way(queue: Queue, bench: Bench, now: datetime) -> None:
+    attend(bench)
+    [_, task_id] = add(bench.tasks, [document(now, lane=["fresh"], priority=1), document(now)])
+
+    assert codes(queue, task_id) == ["next"]
+
+
+def test_one_that_an_executor_without_its_function_put_off_is_told(queue: Queue, bench: Bench, now: datetime) -> None:
+    [task_id] = add(bench.tasks, [document(now, name="gone")])
+    earlier = Registry()
+    earlier.task("gone")(lambda _payload: None)
+    declare_types(bench.db, earlier, release="1", now=now)
+    for passed in (SECOND, 100 * SECOND):
+        bench.clock.move(passed)
+        Fleet(bench=bench).come(source="tick")
+        assert codes(queue, task_id) == ["not_due", "put_off"]
+
+
 # Workers
 
 
@@ -141,7 +206,39 @@ def test_a_worker_of_another_queue_is_no_help(queue: Queue, bench: Bench, now: d
 
     with AtWork(bench, queues=("eu",)) as at_work:
         assert at_work.until(lambda: codes(queue, other) == ["not_due"])
-        assert codes(queue, task_id) == ["no_tick"]
+        assert codes(queue, task_id) == ["not_served"]
+        assert "A serves queue eu" in queue.explain(task_id).reasons[0].message
+
+
+@pytest.mark.parametrize("event", [{"queues": ["eu"]}, {"lanes": ("retry",)}])
+def test_an_invocation_at_work_for_others_is_no_help(
+    queue: Queue, bench: Bench, now: datetime, event: dict[str, Any]
+) -> None:
+    seen: list[str] = []
+    [task_id] = add(bench.tasks, [document(now, queue="us", name="look")])
+    bench.task("look")(lambda _payload, _ctx: seen.extend(codes(queue, task_id)))
+    declare_types(bench.db, bench.registry, release="1", now=now)
+    add(bench.tasks, [document(now, name="look", queue="eu", lane="retry", attempts=1)])
+
+    Fleet(bench=bench, max_executors=2).come(source="tick", **event)
+
+    assert seen == ["not_served"]
+
+
+def test_an_invocation_says_what_it_serves_and_how(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, selection="oldest_first", retry_share=0.7)
+
+    Fleet(bench=bench).come(source="tick", queues=["eu"], lanes=("retry",), selection="retries_first")
+
+    assert standing(bench.db, queue="eu", now=bench.clock.now()).came == Service(
+        queues=("eu",), lanes=("retry",), asked="retries_first", selection="oldest_first", retry_share=0.7
+    )
+
+
+def test_an_invocation_is_known_by_its_seat_alone(bench: Bench) -> None:
+    Fleet(bench=bench).come(source="tick")
+
+    assert bench.db["control"].distinct("_id") == ["seats"]
 
 
 def test_a_worker_says_that_it_is_there_no_more_often_than_it_extends_leases(mongod: Mongod, bench: Bench) -> None:
@@ -157,7 +254,9 @@ def test_a_worker_says_that_it_is_there_no_more_often_than_it_extends_leases(mon
 
 
 def test_a_worker_that_cannot_say_so_works_all_the_same(bench: Bench, now: datetime, db: Database[Any]) -> None:
-    db.create_collection("control", validator={"nobody": True})
+    db["control"].insert_one({"_id": "made"})
+    db["control"].delete_one({"_id": "made"})
+    db.command("collMod", "control", validator={"nobody": True})
     add(bench.tasks, [document(now) for _ in range(3)])
 
     with AtWork(bench) as at_work:

@@ -19,7 +19,7 @@ from bson.datetime_ms import DatetimeMS
 from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
 
-from tidemill.model import EARLIEST, LANES, LATEST, Attempt, Lease, Malformed, Task, TaskError
+from tidemill.model import EARLIEST, LANES, LATEST, Attempt, Lease, Malformed, Status, Task, TaskError
 from tidemill.policies import Backoff
 
 TASKS: Final = "tasks"
@@ -36,7 +36,7 @@ FORGIVING: Final = _STRICT.with_options(unicode_decode_error_handler="replace")
 MAX_ATTEMPTS: Final = 2**31 - 1
 """What ``attempts`` stays below, so that one more can be counted."""
 
-_STATUSES: Final = ("pending", "processing", "done", "failed", "cancelled")
+STATUSES: Final[tuple[Status, ...]] = ("pending", "processing", "done", "failed", "cancelled")
 _T = TypeVar("_T")
 
 
@@ -108,6 +108,7 @@ def _without_references(value: Any) -> Any:  # noqa: ANN401 - anything may stand
 
 
 def _task(doc: dict[str, Any]) -> Task:
+    status = _need(doc, "status", _one_of(STATUSES))  # first: nobody looks at a document without one
     due_at = _need(doc, "due_at", _date)
     trace = doc.get("trace") if isinstance(doc.get("trace"), dict) else {}
     return Task(
@@ -115,7 +116,7 @@ def _task(doc: dict[str, Any]) -> Task:
         name=_need(doc, "name", _word),
         queue=_need(doc, "queue", _word),
         payload=_need(doc, "payload", _object),
-        status=_need(doc, "status", _one_of(_STATUSES)),
+        status=status,
         lane=_need(doc, "lane", _one_of(LANES)),
         priority=_may(doc, "priority", _whole, 0),
         due_at=due_at,
@@ -145,8 +146,13 @@ def _task(doc: dict[str, Any]) -> Task:
 
 
 def _malformed(doc: dict[str, Any], problem: str) -> Malformed:
-    log = _attempt_log(doc.get("attempt_log"))
-    return Malformed(id=doc.get("_id"), problem=problem, lease=_lease(doc.get("lease")), attempt_log=log)
+    return Malformed(
+        id=doc.get("_id"),
+        problem=problem,
+        lease=_lease(doc.get("lease")),
+        attempt_log=_attempt_log(doc.get("attempt_log")),
+        status=_text(doc, "status"),
+    )
 
 
 def _need(doc: Mapping[str, Any], name: str, kind: Callable[[Any], _T]) -> _T:

@@ -90,12 +90,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Malformed:
-    """A document that cannot be a task: what is wrong with it, in words that repeat no value."""
+    """A document that cannot be a task: what is wrong with it, in words that repeat no value.
+
+    ``status`` is what stands there, where that is text.
+    """
 
     id: TaskId
     problem: str
     lease: Lease | None
     attempt_log: tuple[Attempt, ...] = ()
+    status: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ should be in all, so that a repeat changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -68,9 +69,19 @@ def held_by(holder: Holder, *, after: dict[str, Any]) -> int:
 
 
 def change(
-    holder: Holder, *, held: int, wanted: int, limit: int, until: datetime, now: datetime
+    holder: Holder,
+    *,
+    held: int,
+    wanted: int,
+    limit: int,
+    until: datetime,
+    now: datetime,
+    note: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the update that sets what *holder* holds, as a list of stages to which others may be added."""
+    """Return the update that sets what *holder* holds, as a list of stages to which others may be added.
+
+    *note* is kept beside it, for others to read.
+    """
     stored = {"$cond": [{"$isArray": "$holds"}, "$holds", []]}
     owner, execution = {"$literal": holder.owner}, {"$literal": holder.execution}
     is_live = {
@@ -85,9 +96,9 @@ def change(
     others = {"$filter": {"input": stored, "as": "one", "cond": is_live}}
     room = {"$subtract": [limit, {"$sum": "$$others.n"}]}
     mine = {"$max": [held, {"$min": [held + wanted, room]}]}
-    hold_of_mine = {
-        "$cond": [{"$gt": ["$$mine", 0]}, [{"owner": owner, "execution": execution, "n": "$$mine", "until": until}], []]
-    }
+    mine_in_full = {"owner": owner, "execution": execution, "n": "$$mine", "until": until}
+    noted = {name: {"$literal": value} for name, value in (note or {}).items()}
+    hold_of_mine = {"$cond": [{"$gt": ["$$mine", 0]}, [mine_in_full | noted], []]}
     joined = {"$let": {"vars": {"mine": mine}, "in": {"$concatArrays": ["$$others", hold_of_mine]}}}
     return [{"$set": {"holds": {"$let": {"vars": {"others": others}, "in": joined}}}}]
 

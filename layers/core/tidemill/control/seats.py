@@ -18,10 +18,12 @@ from pymongo.database import Database
 
 from tidemill.control.holds import Holder, change, changed, held_by
 from tidemill.control.reading import forgiving
+from tidemill.control.service import Service
 from tidemill.documents import CONTROL
 from tidemill.store import translated
 
 NAME: Final = "seats"
+ANY: Final = Service()
 
 
 class Seats:
@@ -35,12 +37,16 @@ class Seats:
         self._db = db
         self._limit = limit
 
-    def take(self, holder: Holder, *, until: datetime, now: datetime) -> bool:
-        """Take a seat that ends at *until*; false, and a knock, where all are taken."""
-        stages = change(holder, held=0, wanted=1, limit=self._limit, until=until, now=now)
+    def take(self, holder: Holder, *, until: datetime, now: datetime, service: Service = ANY) -> bool:
+        """Take a seat that ends at *until*; false, and a knock, where all are taken.
+
+        *service*, what the holder serves, is for people who ask why a task is not running.
+        """
+        note = service.document()
+        stages = change(holder, held=0, wanted=1, limit=self._limit, until=until, now=now, note=note)
         is_seated = {"$in": [{"$literal": holder.execution}, "$holds.execution"]}
         knock = {"knocked_at": {"$cond": [is_seated, "$knocked_at", now]}}
-        trace = {"came_at": now, "limit": self._limit}  # for people who ask why a task is not running
+        trace = {"came_at": now, "limit": self._limit, "came": {"$literal": note}}  # for the same people
         return held_by(holder, after=changed(self._db, NAME, [*stages, {"$set": knock | trace}])) > 0
 
     def leave(self, holder: Holder, *, now: datetime) -> bool:

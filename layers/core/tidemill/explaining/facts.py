@@ -7,6 +7,7 @@ from datetime import datetime
 from tidemill.control import options_of, standing, type_names
 from tidemill.dead_letters import latest
 from tidemill.explaining.reasons import reasons
+from tidemill.explaining.turns import turn
 from tidemill.explaining.values import Explanation, Facts
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.policies import QueueOptions
@@ -44,12 +45,15 @@ def _facts(tasks: Tasks, dead: Tasks, task_id: TaskId, *, now: datetime) -> Fact
 
 def _surroundings(tasks: Tasks, task: Task, *, now: datetime) -> Facts:
     names = type_names(tasks.database)
+    options = options_of(tasks.database, task.queue) or QueueOptions()
+    executors = standing(tasks.database, queue=task.queue, now=now)
+    its_turn = turn(task, options, executors)
     return Facts(
         task=task,
         now=now,
-        options=options_of(tasks.database, task.queue) or QueueOptions(),
-        standing=standing(tasks.database, queue=task.queue, lane=task.lane, now=now),
-        ahead=gauges.ahead_of(tasks, task, now=now),
+        options=options,
+        standing=executors,
+        ahead=gauges.ahead_of(tasks, task, now=now, in_order=its_turn.in_order, first=its_turn.first),
         is_known=task.name in names,
         is_any_known=bool(names),
     )

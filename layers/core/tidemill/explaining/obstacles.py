@@ -1,4 +1,4 @@
-"""What keeps a pending task from running. Pure."""
+"""What keeps a pending task from running: what it is, what its queue chooses, and who is at work. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, TypeAlias
 
-from tidemill.admission import UNKNOWN_NAME_PATIENCE
+from tidemill.admission import UNKNOWN_NAME_PATIENCE, UNKNOWN_NAME_SNOOZE
+from tidemill.explaining import executors
+from tidemill.explaining.turns import behind, room_of_retries, shareless
 from tidemill.explaining.values import Facts, Reason
-from tidemill.explaining.words import holders, last_error, short, when
+from tidemill.explaining.words import command, holders, id_of, last_error, short, when, word
 from tidemill.model import Task
-from tidemill.store.gauges import MANY
 
-TICK_PATIENCE: Final = timedelta(minutes=3)
-"""Ticks come every minute unless the deployment says otherwise: after so long without one, somebody should look."""
+SETTLES_WITHIN: Final = timedelta(seconds=1)
+"""What is put off is written so soon; an executor under load takes a part of it."""
 
 _Look: TypeAlias = Callable[[Task, Facts], str | None]
 
@@ -41,7 +42,8 @@ def _not_due(task: Task, facts: Facts) -> str | None:
     if task.due_at <= facts.now:
         return None
     failed = f"Its last attempt failed{last_error(task)}; it" if task.lane == "retry" else "It"
-    message = f"{failed} is not due until {when(task.due_at, facts)}; retry now makes it due at once."
+    hurry = command("task retry", id_of(task.id))
+    message = f"{failed} is not due until {when(task.due_at, facts)}; {hurry} makes it due at once."
     if task.expires_at is None or not facts.now < task.expires_at <= task.due_at or _was_started(task):
         return message
     return f"{message} But it has to start before {when(task.expires_at, facts)}, or it fails."
@@ -50,89 +52,70 @@ def _not_due(task: Task, facts: Facts) -> str | None:
 def _paused(task: Task, facts: Facts) -> str | None:
     if not facts.options.paused:
         return None
-    return f"Queue {short(task.queue)} is paused: nothing of it starts until it is resumed."
+    resume = command("queue resume", word(task.queue, "QUEUE"))
+    return f"Queue {short(task.queue)} is paused: nothing of it starts until {resume}."
 
 
 def _unknown(task: Task, facts: Facts) -> str | None:
-    has_any_run = facts.is_any_known or facts.standing.came_at is not None or _is_anybody_at_work(facts)
+    standing = facts.standing
+    has_any_run = facts.is_any_known or standing.came_at is not None or bool(standing.at_work)
     if facts.is_known or not has_any_run:
         return None
-    ends = task.created_at + UNKNOWN_NAME_PATIENCE
-    then = "the next claim makes it fail, and it becomes a dead letter"
+    ends = max(task.created_at + UNKNOWN_NAME_PATIENCE, task.due_at)
+    then = "the next claim makes it fail"
     if ends > facts.now:
-        then = f"it waits with back-off until {when(ends, facts)}, then it becomes a dead letter"
-    return f"No executor has registered a function {short(task.name)}: {then}. Deploy one that has it."
+        then = f"it waits, and the first claim after {when(ends, facts)} makes it fail"
+    return (
+        f"No executor has registered a function {short(task.name)}: {then}, and it becomes a dead letter. "
+        "Deploy one that has it."
+    )
+
+
+def _put_off(task: Task, facts: Facts) -> str | None:
+    """Say that it looks as if an executor without its function had put it off; a function may do the same."""
+    has_failed_last = task.error is not None and task.error.at >= task.updated_at
+    if task.due_at <= facts.now or not facts.is_known or task.settled_by is None or has_failed_last:
+        return None
+    span = task.due_at - task.created_at
+    age = min(span - UNKNOWN_NAME_SNOOZE, span * 0.8)  # when it was claimed, by how admission waits
+    settling = task.updated_at - task.created_at - age
+    if not timedelta(0) <= settling <= SETTLES_WITHIN or not timedelta(0) <= age < UNKNOWN_NAME_PATIENCE:
+        return None
+    return (
+        f"It was claimed and put off at {when(task.updated_at, facts)}, as executors do that have no function "
+        f"{short(task.name)}, unless that snoozed by itself: see whether all of them run a release that has it."
+    )
 
 
 def _retry_cap(task: Task, facts: Facts) -> str | None:
     limit, held = facts.options.max_in_flight_retries, facts.standing.retries
-    if task.lane != "retry" or limit is None or sum(one.n for one in held) < limit:
+    if task.lane != "retry" or room_of_retries(facts.options, facts.standing) != 0:
         return None
+    change = command("queue set", word(task.queue, "QUEUE"), "--max-in-flight-retries N")
     return (
         f"Queue {short(task.queue)} has as many retries in flight as it allows, {limit}: {holders(held, facts)}. "
-        "It has to wait for one of them to end; max_in_flight_retries sets how many."
+        f"It has to wait for one of them to end; {change} sets how many."
     )
-
-
-def _no_tick(_task: Task, facts: Facts) -> str | None:
-    came_at = facts.standing.came_at
-    if _is_anybody_at_work(facts) or _has_ticked(facts):
-        return None
-    since = "no invocation has ever come" if came_at is None else f"none has come since {when(came_at, facts)}"
-    return (
-        f"No executor is at work, and {since}. A tick starts one every minute unless ExecuteSchedule says otherwise: "
-        "see whether the schedule is enabled and what the function execute logs, or start `tidemill work`."
-    )
-
-
-def _seats(_task: Task, facts: Facts) -> str | None:
-    limit, seated = facts.standing.seats, facts.standing.seated
-    if facts.standing.workers or limit is None or sum(one.n for one in seated) < limit:
-        return None
-    return (
-        f"Executors are at work on all {limit} seats: {holders(seated, facts)}. "
-        "It has to wait until one of them comes to it; MAX_EXECUTORS sets how many there are."
-    )
-
-
-def _behind(task: Task, facts: Facts) -> str | None:
-    if not facts.ahead:
-        return None
-    number = f"{MANY}+" if facts.ahead > MANY else facts.ahead
-    others = "due task" if facts.ahead == 1 else "due tasks"
-    return (
-        f"It is behind {number} other {others} of queue {short(task.queue)} and lane {task.lane}: a higher priority "
-        f"than its {task.priority} goes first, then who was due before {when(task.due_at, facts)}."
-    )
-
-
-def _no_executor(_task: Task, facts: Facts) -> str | None:
-    came_at = facts.standing.came_at
-    if came_at is None or _is_anybody_at_work(facts) or not _has_ticked(facts):
-        return None
-    return f"No executor is at work now: the last one came at {when(came_at, facts)}, and the next tick starts one."
 
 
 def _was_started(task: Task) -> bool:
     return task.attempts > 0 or task.crashes > 0
 
 
-def _is_anybody_at_work(facts: Facts) -> bool:
-    return bool(facts.standing.seated or facts.standing.workers)
-
-
-def _has_ticked(facts: Facts) -> bool:
-    came_at = facts.standing.came_at
-    return came_at is not None and facts.now - came_at <= TICK_PATIENCE
-
-
 _ALWAYS: Final[dict[str, _Look]] = {
     "expired": _expired,
     "cancel_asked": _cancel_asked,
     "not_due": _not_due,
+    "put_off": _put_off,
     "paused": _paused,
     "unknown_task": _unknown,
     "retry_cap": _retry_cap,
-    "no_tick": _no_tick,
+    "no_tick": executors.no_tick,
+    "not_served": executors.not_served,
 }
-_WHEN_DUE: Final[dict[str, _Look]] = {"seats": _seats, "behind": _behind, "no_executor": _no_executor}
+_WHEN_DUE: Final[dict[str, _Look]] = {
+    "seats": executors.seats,
+    "retry_share": shareless,
+    "behind": behind,
+    "no_executor": executors.no_executor,
+}

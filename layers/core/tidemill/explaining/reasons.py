@@ -4,38 +4,28 @@ from __future__ import annotations
 
 from typing import Final
 
+from tidemill.explaining.malformed import malformed
 from tidemill.explaining.obstacles import obstacles
 from tidemill.explaining.values import Facts, Reason
-from tidemill.explaining.words import last_error, short, when
+from tidemill.explaining.words import ARCHIVED, RECLAIM, command, id_of, last_error, short, when
 from tidemill.model import Malformed, Task
 
-NEXT: Final = Reason(code="next", message="It is due and nothing stands in its way: the next claim takes it.")
-RECLAIM: Final = "reclaim, which runs every minute,"
+NEXT: Final = Reason(
+    code="next",
+    message="It is due and nothing stands in its way: the next claim with a slot free for its lane takes it.",
+)
 
 
 def reasons(facts: Facts) -> tuple[Reason, ...]:
     """Return everything that keeps the task of *facts* from running, or what it does instead; what decides is first."""
     task = facts.task
     if isinstance(task, Malformed):
-        return (Reason(code="malformed", message=_malformed(task, facts)),)
+        return (Reason(code="malformed", message=malformed(task, facts)),)
     if facts.is_dead_letter or task.status not in {"pending", "processing"}:
         return (Reason(code="ended", message=_ended(task, facts)),)
     if task.status == "processing":
         return _processing(task, facts)
     return obstacles(task, facts) or (NEXT,)
-
-
-def _malformed(task: Malformed, facts: Facts) -> str:
-    lease = task.lease
-    if facts.is_dead_letter:
-        then = "It is a dead letter."
-    elif task.problem.startswith("status"):
-        then = "Nobody looks at it as it is: correct its status."
-    elif lease is not None:
-        then = f"{short(lease.owner)} holds it until {when(lease.expires_at, facts)}; then it fails."
-    else:
-        then = f"If it is pending, {RECLAIM} completes it where its meaning is plain, and otherwise makes it fail."
-    return f"No executor can run it: {short(task.problem)}. {then}"
 
 
 def _ended(task: Task, facts: Facts) -> str:
@@ -44,7 +34,7 @@ def _ended(task: Task, facts: Facts) -> str:
     if facts.is_dead_letter:
         return f"It failed{at}, {why}, and is a dead letter: a redrive runs it again."
     if task.status == "failed":
-        return f"It failed{at}, {why}, and becomes a dead letter with the next archive, which runs every 5 minutes."
+        return f"It failed{at}, {why}, and {ARCHIVED}."
     return f"It has ended{at}: {task.status}."
 
 
@@ -67,5 +57,6 @@ def _held(task: Task, facts: Facts) -> str:
 
 def _asked_to_stop(task: Task, facts: Facts) -> Reason:
     at = when(task.cancel_requested_at or facts.now, facts)
-    message = f"It was asked to stop at {at}: it ends as cancelled unless it succeeds; force ends it now."
+    force = command("task cancel --force", id_of(task.id))
+    message = f"It was asked to stop at {at}: it ends as cancelled unless it succeeds; {force} ends it now."
     return Reason(code="cancel_asked", message=message)

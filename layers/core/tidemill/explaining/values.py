@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from tidemill.control import Standing
-from tidemill.model import Malformed, Task, TaskId
+from tidemill.model import Lane, Malformed, Task, TaskId
 from tidemill.policies import QueueOptions
 
 
@@ -53,7 +54,7 @@ class Facts:
     """What is known of a task, and of what is around it; the latter only where it is pending.
 
     Attributes:
-        ahead: Due tasks of its queue and lane that are claimed before it, counted up to ``gauges.MANY`` + 1.
+        ahead: Due tasks of its queue that its turn puts before it, by lane, up to ``gauges.MANY`` + 1 together.
         is_known: Whether an executor has registered its function.
         is_any_known: Whether an executor has registered any.
     """
@@ -63,6 +64,6 @@ class Facts:
     is_dead_letter: bool = False
     options: QueueOptions = field(default_factory=QueueOptions)
     standing: Standing = field(default_factory=Standing)
-    ahead: int = 0
+    ahead: Mapping[Lane, int] = field(default_factory=dict)
     is_known: bool = True
     is_any_known: bool = True

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from bson import ObjectId
+
 from tidemill.classify import bounded
 from tidemill.control import Held
 from tidemill.explaining.values import Facts
-from tidemill.model import Task
+from tidemill.model import Task, TaskId
 from tidemill.wording import moment_from
 
 MAX_NAMED: Final = 5
 """So many of those who hold something are named."""
 
 MAX_WORD: Final = 200
+
+RECLAIM: Final = "reclaim, which runs every minute,"
+ARCHIVED: Final = "becomes a dead letter with the next archive, which runs every 5 minutes"
 
 
 def when(at: datetime, facts: Facts) -> str:
@@ -26,6 +32,21 @@ def when(at: datetime, facts: Facts) -> str:
 def short(word: str) -> str:
     """Return *word*, which anybody may have written, in a bounded length."""
     return bounded(word, MAX_WORD)
+
+
+def command(action: str, *words: str) -> str:
+    """Return the command by which an operator does something."""
+    return f"`tidemill ops {' '.join((action, *words))}`"
+
+
+def word(text: str, stand_in: str) -> str:
+    """Return *text* where a shell takes it as it is, else a *stand_in* for it."""
+    return text if re.fullmatch(r"[A-Za-z0-9_.:@/][A-Za-z0-9_.:@/-]{0,199}", text) else stand_in
+
+
+def id_of(task_id: TaskId) -> str:
+    """Return the id as a command takes it."""
+    return word(str(task_id), "ID") if isinstance(task_id, ObjectId | str) else "ID"
 
 
 def holders(holds: Sequence[Held], facts: Facts) -> str:

@@ -8,7 +8,8 @@ along the ids, which ends after so many.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -28,7 +29,11 @@ from tidemill.store.gauges import MANY
 from tidemill.store.lean import LEAN
 
 WALK: Final = 10_000
-"""So many tasks are examined for one page where no index leads to those that are asked for."""
+"""So many tasks are examined at a time where no index leads to those that are asked for."""
+
+LONG_WALK: Final = 50_000
+LONG_SEC: Final = 0.3
+"""A page that has found nothing yet goes on for so many tasks or so long: somebody waits for its answer."""
 
 MAX_FIELD: Final = 2 * 1024
 MAX_ERROR: Final = 16 * 1024
@@ -75,6 +80,7 @@ def page(
     name: str | None = None,
     limit: int,
     after: str | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> Page:
     """Return up to *limit* tasks that match, in descending order of their ids, from the cursor *after* on.
 
@@ -89,7 +95,7 @@ def page(
     if status in _BY_STATUS and _are_few(tasks, status, queue=queue):
         look = _sorted(tasks, where, _BY_STATUS[status], limit=limit, bound=bound)
     else:
-        look = _walked(tasks, where, limit=limit, bound=bound)
+        look = _walked_far(tasks, where, limit=limit, bound=bound, monotonic=monotonic)
     found = _shown(tasks, look.ids, where)
     return Page(tasks=found, next=None if look.behind is None else _cursor(look.behind))
 
@@ -114,6 +120,18 @@ def _sorted(tasks: Tasks, where: dict[str, Any], index: str, *, limit: int, boun
     with translated():
         found = list(tasks.aggregate(stages, hint=index, batchSize=limit + 2))
     return _look(found, limit=limit, walked_to=None)
+
+
+def _walked_far(
+    tasks: Tasks, where: dict[str, Any], *, limit: int, bound: RawBSONDocument | None, monotonic: Callable[[], float]
+) -> _Look:
+    until = monotonic() + LONG_SEC
+    look = _walked(tasks, where, limit=limit, bound=bound)
+    for _ in range(1, LONG_WALK // WALK):
+        if look.ids or look.behind is None or monotonic() >= until:
+            break
+        look = _walked(tasks, where, limit=limit, bound=look.behind)
+    return look
 
 
 def _walked(tasks: Tasks, where: dict[str, Any], *, limit: int, bound: RawBSONDocument | None) -> _Look:
