@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import random
-import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from tidemill import TidemillError, indexes
+from tests.databases import Lender
+from tidemill import TidemillError
 from tidemill.documents import DEAD_LETTERS
 from tidemill.store import Tasks, open_tasks
 from tidemill.testing import Mongod
+
+# Properties hold however long a busy machine takes to try them.
+settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 T0 = datetime(2031, 7, 1, 9, 0, tzinfo=UTC)  # ahead of the server, whose TTL monitor is awake
 
@@ -32,6 +38,18 @@ class ManualClock:
     def move(self, span: timedelta) -> datetime:
         self.at += span
         return self.at
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector what was collected here: it stays, and is looked through for every test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -51,12 +69,16 @@ def client(mongod: Mongod) -> Iterator[MongoClient[dict[str, Any]]]:
         yield client
 
 
+@pytest.fixture(scope="session")
+def lender(client: MongoClient[dict[str, Any]]) -> Lender:
+    return Lender(client)
+
+
 @pytest.fixture
-def db(client: MongoClient[dict[str, Any]]) -> Database[dict[str, Any]]:
-    """An empty database with every index; it goes with the server, which is quicker than dropping it."""
-    database = client[f"test_{uuid.uuid4().hex}"]
-    indexes.create(database, retention=timedelta(days=7))
-    return database
+def db(lender: Lender) -> Iterator[Database[dict[str, Any]]]:
+    """An empty database with every index, for this test alone until its end."""
+    with lender.lend() as database:
+        yield database
 
 
 @pytest.fixture

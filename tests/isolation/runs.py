@@ -9,8 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.unit.make import eventually
 from tests.unit.mongod.mongods import alive
+from tests.waiting import eventually
 from tidemill.conclusions import Conclusion
 from tidemill.errors import IsolationError
 from tidemill.isolation import IsolatedRun, Isolation, Nursery

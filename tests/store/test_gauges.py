@@ -76,7 +76,9 @@ def test_what_is_leased_is_counted_and_told_without_its_payload(tasks: Tasks, no
 
     assert gauges.processing(tasks, "default") == 4
     assert gauges.processing(tasks, "default", limit=2) == 3
-    assert sorted(gauges.leased_queues(tasks)) == ["default", "eu"]
+    assert gauges.leased(tasks) == gauges.Leased(by_queue={"default": 4, "eu": 1}, is_all=True)
+    assert gauges.leased(tasks, limit=5).is_all
+    assert not gauges.leased(tasks, limit=4).is_all
     current = gauges.current(tasks, "default", limit=3)
     assert len(current) == 3
     assert all(isinstance(one, Task) and one.payload == {} for one in current)
@@ -138,6 +140,32 @@ def test_in_any_queue_a_due_time_that_is_none_hides_nobody_else_s(tasks: Tasks, 
     assert gauges.oldest_due_anywhere(tasks, now=now) == now - SECOND
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_sizes_of_many_queues_are_those_of_each(
+    tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(gauges, "QUEUES_AT_ONCE", at_once)
+    names = ["a", "$b", "c.d", "empty", "later", "odd"]
+    add(tasks, [document(now - n * SECOND, queue="a", priority=n % 3, lane=LANES[n % 2]) for n in range(9)])
+    add(tasks, [document(now - n * SECOND, queue="$b") for n in range(3)])
+    add(tasks, [document(now, queue="c.d", lane="retry", due_at=now + n * SECOND) for n in range(-2, 3)])
+    add(tasks, [document(now, queue="later", due_at=now + SECOND, next_retry_at=now + SECOND)])
+    add(tasks, [document(now, queue="odd") | {"due_at": "soon"}, document(now, queue="odd", lane="third")])
+
+    found = gauges.sizes(tasks, names, now=now, limit=4)
+
+    assert list(found) == names
+    for name, size in found.items():
+        assert size == gauges.Sizes(
+            fresh=gauges.pending(tasks, name, lanes=("fresh",), limit=4),
+            retry=gauges.pending(tasks, name, lanes=("retry",), limit=4),
+            delayed=gauges.delayed(tasks, name, now=now, limit=4),
+            oldest_due=gauges.oldest_due(tasks, name, now=now),
+        )
+    assert gauges.depths(tasks, names, lane="retry", limit=4) == {name: found[name].retry for name in names}
+    assert gauges.sizes(tasks, [], now=now) == {}
+
+
 def test_dead_letters_are_counted_up_to_a_limit(dead: Tasks) -> None:
     assert gauges.dead_letters(dead) == 0
 
@@ -158,16 +186,20 @@ def test_no_gauge_of_all_queues_reads_more_than_its_share_of_an_index(
     add(open_tasks(db, DEAD_LETTERS), [{"_id": {"task": n, "redrives": 0}} for n in range(1_000)])
     db.command("profile", 2)
 
+    gauges.sizes(tasks, [f"q{n}" for n in range(10)], now=now, limit=limit)
     gauges.due_anywhere(tasks, "fresh", now=now, limit=limit)
     gauges.oldest_due_anywhere(tasks, now=now)
     gauges.dead_letters(open_tasks(db, DEAD_LETTERS), limit=limit)
 
     db.command("profile", 0)
-    due, queues, oldest, letters = (one for one in db["system.profile"].find({"command.aggregate": {"$exists": True}}))
+    sizes, due, queues, oldest, letters = (
+        one for one in db["system.profile"].find({"command.aggregate": {"$exists": True}})
+    )
+    assert sizes["keysExamined"] <= 10 * 3 * limit + 10 * places
     assert due["keysExamined"] <= limit + places
     assert queues["keysExamined"] + oldest["keysExamined"] <= 10 + 3 * places
     assert letters["keysExamined"] <= limit
-    assert [one["docsExamined"] for one in (due, queues, oldest, letters)] == [0] * 4
+    assert [one["docsExamined"] for one in (sizes, due, queues, oldest, letters)] == [0] * 5
 
 
 def _spread(at: datetime, n: int, *, lane: str) -> dict[str, Any]:

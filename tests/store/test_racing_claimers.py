@@ -24,7 +24,8 @@ def test_sixteen_processes_claim_500_tasks_once_each(
     mongod: Mongod, db: Database[Any], tasks: Tasks, now: datetime
 ) -> None:
     ids = add(tasks, [document(now) for _ in range(TASKS)])
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # or each of them would import it all
     together = context.Barrier(PROCESSES)
 
     with context.Pool(PROCESSES, initializer=_remember, initargs=(together,)) as pool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,12 +10,15 @@ import bson
 from bson.raw_bson import RawBSONDocument
 from hypothesis import strategies as st
 
+from tests import waiting
 from tests.builders import document
 from tests.conftest import T0
 from tidemill.documents import read
 from tidemill.model import Task
 from tidemill.policies import JITTERS, MAX_BACKOFF_SEC, MAX_FACTOR, STRATEGIES, Backoff
 from tidemill.registry import TaskContext
+
+eventually = waiting.eventually
 
 NEVER = 1e9
 """A deadline no test lives to see, on the monotonic clock."""
@@ -71,13 +72,3 @@ def backoffs(draw: st.DrawFn) -> Backoff:
         jitter=draw(st.sampled_from(JITTERS)),
         jitter_factor=draw(st.floats(min_value=0, max_value=1, exclude_min=True)),
     )
-
-
-def eventually(happens: Callable[[], bool], *, within: float = 5.0) -> bool:
-    """Whether *happens* becomes true; for threads, which have no moment at which they are done."""
-    end = time.monotonic() + within
-    while not happens():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.001)
-    return True

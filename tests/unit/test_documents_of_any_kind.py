@@ -9,7 +9,7 @@ from typing import Any
 import bson
 from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import document
@@ -50,7 +50,7 @@ VALUES = st.recursive(
 )
 LINES = st.fixed_dictionaries(dict.fromkeys(["attempt", "status", "started_at", "duration_ms", "note"], SCALARS))
 ANYTHING = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3)
-THOROUGH = settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+THOROUGH = settings(max_examples=200)
 FAILED = Failed(failure=Failure(message="ValueError: no", code="ValueError"), reason="exhausted")
 
 

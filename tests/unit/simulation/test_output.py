@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from contextlib import redirect_stdout
+from functools import cache
+from io import StringIO
+from typing import Any
 
 import pytest
 
@@ -13,41 +16,45 @@ from tidemill.cli.simulate import add_to
 SIMULATIONS = ["retry-priority", "starvation", "arrivals"]
 
 
-@pytest.fixture
-def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def printed(*arguments: str) -> str:
     parser = argparse.ArgumentParser()
     add_to(parser.add_subparsers())
-
-    def run(*arguments: str) -> str:
-        chosen = parser.parse_args(["simulate", *arguments])
+    chosen = parser.parse_args(["simulate", *arguments])
+    with redirect_stdout(StringIO()) as out:
         chosen.command(chosen)
-        return capsys.readouterr().out
+    return out.getvalue()
 
-    return run
+
+text = cache(printed)
+"""What was printed once, since a simulation takes its time."""
+
+
+def data(simulation: str) -> Any:
+    return json.loads(text(simulation, "--json"))
 
 
 @pytest.mark.parametrize("simulation", SIMULATIONS)
-def test_the_text_fits_a_code_block_and_any_terminal(printed: Callable[..., str], simulation: str) -> None:
-    text = printed(simulation)
+def test_the_text_fits_a_code_block_and_any_terminal(simulation: str) -> None:
+    said = text(simulation)
 
-    assert text.isascii()
-    assert text.endswith("\n")
-    assert all(len(line) <= 100 and line == line.rstrip() for line in text.splitlines())
+    assert said.isascii()
+    assert said.endswith("\n")
+    assert all(len(line) <= 100 and line == line.rstrip() for line in said.splitlines())
 
 
 @pytest.mark.parametrize("simulation", SIMULATIONS)
 def test_the_text_is_the_same_every_time_whatever_the_terminal(
-    printed: Callable[..., str], simulation: str, monkeypatch: pytest.MonkeyPatch
+    simulation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = printed(simulation)
+    before = text(simulation)
     for name, value in {"COLUMNS": "40", "FORCE_COLOR": "1", "TERM": "xterm-256color"}.items():
         monkeypatch.setenv(name, value)
 
     assert printed(simulation) == before
 
 
-def test_both_timelines_the_time_saved_and_the_estimate_are_told(printed: Callable[..., str]) -> None:
-    lines = printed("retry-priority").splitlines()
+def test_both_timelines_the_time_saved_and_the_estimate_are_told() -> None:
+    lines = text("retry-priority").splitlines()
 
     assert " 182 s - 212 s  A-q1 retry       | 182 s - 212 s  B-q3" in lines
     assert "  32 s -  62 s  A-q2             |  32 s -  62 s  A-q1 retry" in lines
@@ -55,34 +62,34 @@ def test_both_timelines_the_time_saved_and_the_estimate_are_told(printed: Callab
     assert " Tidemill does not wait | at 180 s      | at 60 s    | 120 s | 4 x 30 s / 1 = 120 s" in lines
 
 
-def test_starvation_ends_with_what_the_data_say(printed: Callable[..., str]) -> None:
-    data = json.loads(printed("starvation", "--json"))
-    pool, fresh, contrast = printed("starvation").splitlines()[-3:]
+def test_starvation_ends_with_what_the_data_say() -> None:
+    found = data("starvation")
+    pool, fresh, contrast = text("starvation").splitlines()[-3:]
 
-    assert pool.endswith(f"was empty after {data['weighted']['pool_empty_after_sec']:.1f} s.")
-    assert f"never fell below {data['weighted']['least_fresh_per_sec']:.1f}/s" in fresh
-    assert contrast.endswith(f"falls to {data['retries_first']['least_fresh_per_sec']:.1f}/s.")
+    assert pool.endswith(f"was empty after {found['weighted']['pool_empty_after_sec']:.1f} s.")
+    assert f"never fell below {found['weighted']['least_fresh_per_sec']:.1f}/s" in fresh
+    assert contrast.endswith(f"falls to {found['retries_first']['least_fresh_per_sec']:.1f}/s.")
 
 
-def test_arrivals_end_with_what_the_data_say(printed: Callable[..., str]) -> None:
-    data = json.loads(printed("arrivals", "--json"))
-    *_, wakes, knocks, lingering, quiet, _, conclusion = printed("arrivals").splitlines()
+def test_arrivals_end_with_what_the_data_say() -> None:
+    found = data("arrivals")
+    *_, wakes, knocks, lingering, quiet, _, conclusion = text("arrivals").splitlines()
 
-    longest = max(one["longest_sec"] for one in (*data["ordinary"], *data["alone"], data["hard"][0][1]))
+    longest = max(one["longest_sec"] for one in (*found["ordinary"], *found["alone"], found["hard"][0][1]))
     assert conclusion == f"With all of them, no task waited longer than {longest:.1f} s."
-    for line, (name, course) in zip((wakes, knocks, lingering, quiet), data["hard"][1:], strict=True):
+    for line, (name, course) in zip((wakes, knocks, lingering, quiet), found["hard"][1:], strict=True):
         assert line.startswith(f" {name} ")
         assert f"| {course['longest_sec']:.1f} s" in line
 
 
-def test_json_gives_spans_in_seconds(printed: Callable[..., str]) -> None:
-    waiting = json.loads(printed("retry-priority", "--json"))["waiting"]
+def test_json_gives_spans_in_seconds() -> None:
+    waiting = data("retry-priority")["waiting"]
 
     assert (waiting["time_saved_sec"], waiting["estimate_sec"], waiting["ahead"]) == (150, 150, 5)
     assert [step["starts_sec"] for step in waiting["without"]["steps"]] == [0, 32, 62, 92, 122, 152, 182]
 
 
-def test_json_gives_every_interval(printed: Callable[..., str]) -> None:
-    intervals = json.loads(printed("starvation", "--json"))["weighted"]["intervals"]
+def test_json_gives_every_interval() -> None:
+    intervals = data("starvation")["weighted"]["intervals"]
 
     assert [one["ends_sec"] for one in intervals] == [10.0 * n for n in range(1, 23)]
