@@ -18,9 +18,9 @@ from pymongo.errors import OperationFailure
 from tests.builders import add, document, lease, whole
 from tidemill import dead_letters, indexes
 from tidemill.documents import DEAD_LETTERS
-from tidemill.enqueueing import accept_occurrence
+from tidemill.enqueueing import known_occurrence
 from tidemill.model import Malformed, Succeeded, Task
-from tidemill.requests import NewTask, Occurrence
+from tidemill.requests import Occurrence
 from tidemill.settlement import Settlement
 from tidemill.store import Tasks, claims, intake, lookups, losses, open_tasks, settles, sweeps
 from tidemill.store.scans import Scan, advanced
@@ -79,7 +79,6 @@ class _Given:
 
 
 OCCURRENCE = Occurrence(schedule="daily", at=datetime(2026, 7, 1, 6, tzinfo=UTC))
-NOOP = NewTask(name="noop", payload={})
 OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "queues": lambda on: claims.queues(on.tasks),
     "due_keys": lambda on: claims.due_keys(on.tasks, _scan(), limit=5, now=on.now),
@@ -115,7 +114,7 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "add_once": lambda on: intake.add_once(on.tasks, document(on.now, idempotency_key="key-7")),
     "held": lambda on: intake.held(on.tasks, ["key-7", "key-8", "nobody's"]),
     "add_in_order": lambda on: intake.add_in_order(on.tasks, [document(on.now, _id=on.held[0].id)]),
-    "accept_occurrence": lambda on: [accept_occurrence(on.tasks, OCCURRENCE, [NOOP], now=on.now) for _ in range(2)],
+    "known_occurrence": lambda on: known_occurrence(on.tasks, OCCURRENCE, count=1),
     "retry_now": lambda on: lookups.retry_now(on.tasks, on.held[0].id, now=on.now),
     "failed": lambda on: dead_letters.failed(on.tasks, limit=5),
     "remove": lambda on: dead_letters.remove(on.tasks, [on.held[0].id]),

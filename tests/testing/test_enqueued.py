@@ -161,7 +161,7 @@ def test_otherwise_it_lists_what_is_there_the_likeliest_first(
         "  'mail' with {'n': 1} in queue 'default'",
         "  'mail' with {'n': 0} in queue 'bulk', failed in attempt 1",
         "  'push' with {'to': 'a'} in queue 'default'",
-        "  a document that is no task: due_at is missing",
+        "  a document that is no task: status is missing",
     ]
 
 
