@@ -84,7 +84,7 @@ def test_a_payload_with_a_model_is_validated(run: Run) -> None:
 
     assert isinstance(refused, Raised)
     assert (refused.failure.code, refused.failure.retryable) == ("ValidationError", False)
-    assert "to: Field required" in refused.failure.message
+    assert "to: is missing" in refused.failure.message
     assert "many" not in refused.failure.message
 
 

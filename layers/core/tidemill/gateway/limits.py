@@ -12,6 +12,7 @@ from tidemill.errors import InvalidRequestError, Problem, UnknownTaskError
 from tidemill.gateway.events import DIRECT
 from tidemill.gateway.models import MIN_HTTP_BASE_SEC, HttpBatchTask, HttpTask
 from tidemill.requests import MAX_PROBLEMS, NewTask, Request, TaskFields, listed, parsed
+from tidemill.requests.problems import FIELD_NAMES
 from tidemill.requests.tasks import Key
 from tidemill.wording import guess
 
@@ -77,7 +78,7 @@ def keyed_directly(tasks: Sequence[NewTask], *, request_id: str) -> list[NewTask
 
 def found_by_routes(errors: Sequence[Any]) -> list[Problem]:
     """Return what the routes' validation found wrong, as Pydantic lists it, by the fields that the caller wrote."""
-    return [_said(one) for one in listed(errors)]
+    return [_said(one) for one in listed(errors, names=FIELD_NAMES)]
 
 
 def _said(problem: Problem) -> Problem:

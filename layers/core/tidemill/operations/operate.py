@@ -73,7 +73,8 @@ def read(event: object) -> Operation:
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         inside = [{**one, "loc": one["loc"][1:]} for one in found]  # the first part is the operation
-        raise InvalidRequestError(listed(inside, below="event")) from None
+        names = _BY_OP[op].model.model_fields
+        raise InvalidRequestError(listed(inside, below="event", names=names)) from None
 
 
 def operate(request: Operation, desk: Desk) -> _Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -19,7 +19,9 @@ REQUEST: Final = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input
 SURPLUS: Final = 10
 """So many unknown names are listed one by one: Pydantic takes a kilobyte for each."""
 
-_NAMES: Final[set[str]] = set()
+FIELD_NAMES: Final[set[str]] = set()
+"""Of requests for tasks, for guesses at what was meant."""
+
 _M = TypeVar("_M", bound=BaseModel)
 
 
@@ -32,7 +34,7 @@ class Request(BaseModel):
     def __pydantic_init_subclass__(cls, **_: Any) -> None:  # noqa: ANN401 - as Pydantic has it
         """Learn the names that a mistyped one may stand for."""
         if not cls.__module__.startswith("tidemill.operations"):  # which have other names
-            _NAMES.update(cls.model_fields)
+            FIELD_NAMES.update(cls.model_fields)
 
     @model_validator(mode="before")
     @classmethod
@@ -51,18 +53,21 @@ def parsed(model: type[_M], event: object) -> _M:
     try:
         return model.model_validate({} if event is None else event)
     except ValidationError as error:
-        raise InvalidRequestError(problems(error, below="event")) from None
+        raise InvalidRequestError(problems(error, below="event", names=FIELD_NAMES)) from None
 
 
-def problems(error: ValidationError, *, below: str = "") -> list[Problem]:
-    """Return Pydantic's findings as ours, the first `MAX_PROBLEMS`; no value of the input is repeated."""
+def problems(error: ValidationError, *, below: str = "", names: Collection[str] = ()) -> list[Problem]:
+    """Return Pydantic's findings as ours, the first `MAX_PROBLEMS`; no value of the input is repeated.
+
+    Of *names*, one that an unknown field may stand for is told with it.
+    """
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    return listed(found, below=below)
+    return listed(found, below=below, names=names)
 
 
-def listed(found: Sequence[Any], *, below: str = "") -> list[Problem]:
+def listed(found: Sequence[Any], *, below: str = "", names: Collection[str] = ()) -> list[Problem]:
     """Return findings, each with ``loc``, ``msg`` and ``type`` as Pydantic lists them, as `problems` does."""
-    shown = [Problem(_path(one["loc"]) or below or "task", _message(one)) for one in found[:MAX_PROBLEMS]]
+    shown = [Problem(_path(one["loc"]) or below or "task", _message(one, names)) for one in found[:MAX_PROBLEMS]]
     left = len(found) - len(shown)
     return [*shown, Problem(below or "task", f"and {left} more problems")] if left else shown
 
@@ -77,12 +82,12 @@ def _path(location: tuple[int | str, ...]) -> str:
     return "".join(char if char.isprintable() else "?" for char in path)
 
 
-def _message(one: Any) -> str:  # noqa: ANN401 - a TypedDict here, a dict there
+def _message(one: Any, names: Collection[str]) -> str:  # noqa: ANN401 - a TypedDict here, a dict there
     match one["type"]:
         case "union_tag_invalid":  # the one message of Pydantic's that repeats a value
             return "Input should be tagged as one of the known kinds"
         case "extra_forbidden":
-            return f"there is no such field{guess(str(one['loc'][-1]), _NAMES)}"
+            return f"there is no such field{guess(str(one['loc'][-1]), names)}"
         case "missing":
             return "is missing"
     return str(one["msg"]).removeprefix("Value error, ")

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.policies import MAX_RETRIES_LIMIT
 from tidemill.requests.payloads import fitting
-from tidemill.requests.problems import MAX_PROBLEMS, Request, problems
+from tidemill.requests.problems import FIELD_NAMES, MAX_PROBLEMS, Request, problems
 from tidemill.requests.retries import Retry
 from tidemill.retry import DEFAULT
 
@@ -145,7 +145,7 @@ def new_task(**fields: Any) -> NewTask:  # noqa: ANN401 - that is what it valida
     try:
         return NewTask(**fields)
     except ValidationError as error:
-        raise InvalidRequestError(problems(error)) from None
+        raise InvalidRequestError(problems(error, names=FIELD_NAMES)) from None
 
 
 def new_tasks(requests: Iterable[NewTask | Mapping[str, Any]]) -> list[NewTask]:
