@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Annotated, Any, Final
@@ -29,7 +29,7 @@ from tidemill.errors import (
 )
 from tidemill.gateway import AcceptedTask, AcceptedTasks, Batch, HttpError, HttpTask, TaskAnswer
 from tidemill.model import Task
-from tidemill.requests import MAX_KEY_CHARS, NewTask, below, is_single, read_direct
+from tidemill.requests import MAX_KEY_CHARS, NewTask, Occurrence, below, is_single, read_direct
 
 PATIENCE_SEC: Final = 4.0
 """MongoDB may take so long over a whole request; the caller waits 5 s at most."""
@@ -72,7 +72,7 @@ def lambda_handler(event: Any, context: LambdaContext | None) -> dict[str, Any]:
     logger.structure_logs(request_id=bootstrap.owner(context))
     with pymongo.timeout(PATIENCE_SEC):
         if gateway.is_direct(event):
-            return _taken_in(event, request_id=bootstrap.owner(context))
+            return _stored_directly(event, request_id=bootstrap.owner(context))
         if not gateway.is_http(event):
             logger.warning("invalid_event")
             return gateway.plain(HttpError(400, "invalid_event", "this is no event of the REST API"))
@@ -93,10 +93,8 @@ def _answered(event: dict[str, Any], context: LambdaContext | None) -> dict[str,
 def enqueue(task: Annotated[HttpTask, Body()], idempotency_key: Key = None) -> Response[AcceptedTask]:
     """Take one task in."""
     event = _event()
-    key = None if idempotency_key is None else idempotency_key.strip()
-    request = gateway.admitted(task, key=key, **_limits(event))
-    one = bootstrap.queue().accept(request, trace=gateway.trace(event))
-    _took_in([request], [one], trace=gateway.trace(event))
+    request = gateway.requested(task, key=idempotency_key, caller=gateway.caller(event))
+    [one] = _stored([request], refuse=_refuse_what_http_may_not, trace=gateway.trace(event), is_one=True)
     headers = gateway.HEADERS | {"Location": gateway.location(event, one.id)}
     return Response(status_code=202 if one.is_new else 200, body=gateway.accepted(one), headers=headers)
 
@@ -107,10 +105,8 @@ def enqueue_batch(batch: Annotated[Batch, Body()]) -> Response[AcceptedTasks]:
     event = _event()
     if gateway.idempotency_key(event) is not None:
         raise InvalidRequestError([Problem("Idempotency-Key", "is for one task: give each an idempotency_key")])
-    requests = gateway.all_admitted(batch.tasks, **_limits(event))
-    with _placing(is_one=False):
-        several = bootstrap.queue().accept_many(requests, trace=gateway.trace(event))
-    _took_in(requests, several, trace=gateway.trace(event))
+    requests = gateway.all_requested(batch.tasks, caller=gateway.caller(event))
+    several = _stored(requests, refuse=_refuse_what_http_may_not, trace=gateway.trace(event))
     status = 202 if any(one.is_new for one in several) else 200
     return Response(status_code=status, body=gateway.all_accepted(several), headers=dict(gateway.HEADERS))
 
@@ -147,35 +143,55 @@ def _event() -> dict[str, Any]:
     return event
 
 
-def _limits(event: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "caller": gateway.caller(event),
-        "directory": bootstrap.directory(),
-        "max_timeout": bootstrap.chosen().max_task_timeout,
-    }
+def _refuse_what_http_may_not(requests: Sequence[NewTask]) -> None:
+    gateway.refuse(requests, directory=bootstrap.directory(), max_timeout=bootstrap.chosen().max_task_timeout)
 
 
-def _taken_in(event: Any, *, request_id: str) -> dict[str, Any]:  # noqa: ANN401 - of any kind
+def _refuse_what_never_fits(requests: Sequence[NewTask]) -> None:
+    gateway.refuse_too_long(requests, max_timeout=bootstrap.chosen().max_task_timeout)
+
+
+def _stored_directly(event: Any, *, request_id: str) -> dict[str, Any]:  # noqa: ANN401 - of any kind
     """Store what was invoked directly; without a key, the request id is one: Lambda's own repeats have the same."""
     request, trace = read_direct(event), gateway.direct_trace(request_id)
-    is_one, occurrence, queue = is_single(event), request.occurrence, bootstrap.queue()
-    requests = gateway.keyed_directly(request.tasks, request_id=request_id) if occurrence is None else request.tasks
-    with _placing(is_one=is_one):
-        gateway.refuse_too_long(requests, max_timeout=bootstrap.chosen().max_task_timeout)
-        if occurrence is not None:
-            several = queue.accept_occurrence(occurrence, requests, trace=trace)
-        elif is_one:
-            several = [queue.accept(requests[0], trace=trace)]
-        else:
-            several = queue.accept_many(requests, trace=trace)
-    _took_in(requests, several, trace=trace)
-    if occurrence is not None:
-        return {"tasks": [{"id": str(one.id)} for one in several], "is_new": several[0].is_new}
+    if request.occurrence is not None:
+        return _stored_once(request.occurrence, request.tasks, trace=trace, is_one=is_single(event))
+    requests = gateway.keyed_directly(request.tasks, request_id=request_id)
+    several = _stored(requests, refuse=_refuse_what_never_fits, trace=trace, is_one=is_single(event))
     told = gateway.all_accepted(several).model_dump()
-    return told["tasks"][0] if is_one else told
+    return told["tasks"][0] if is_single(event) else told
 
 
-def _took_in(requests: Sequence[NewTask], several: Sequence[Accepted], *, trace: Mapping[str, str]) -> None:
+def _stored_once(
+    occurrence: Occurrence, requests: Sequence[NewTask], *, trace: Mapping[str, str], is_one: bool
+) -> dict[str, Any]:
+    with _placing(is_one=is_one):
+        _refuse_what_never_fits(requests)
+        several = bootstrap.queue().accept_occurrence(occurrence, requests, trace=trace)
+    _report(requests, several, trace=trace)
+    return {"tasks": [{"id": str(one.id)} for one in several], "is_new": several[0].is_new}
+
+
+def _stored(
+    requests: Sequence[NewTask],
+    *,
+    refuse: Callable[[Sequence[NewTask]], None],
+    trace: Mapping[str, str],
+    is_one: bool = False,
+) -> list[Accepted]:
+    queue = bootstrap.queue()
+
+    def store() -> list[Accepted]:
+        refuse(requests)
+        return [queue.accept(requests[0], trace=trace)] if is_one else queue.accept_many(requests, trace=trace)
+
+    with _placing(is_one=is_one):
+        several = queue.unless_known(requests, store)
+    _report(requests, several, trace=trace)
+    return several
+
+
+def _report(requests: Sequence[NewTask], several: Sequence[Accepted], *, trace: Mapping[str, str]) -> None:
     """Log what was taken in, and have what is due run now, not at the next tick."""
     new = [request for request, one in zip(requests, several, strict=True) if one.is_new]
     said = {

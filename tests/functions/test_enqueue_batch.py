@@ -133,7 +133,8 @@ def test_many_that_are_wrong_are_told_as_a_few(unchanged: Deployed) -> None:
     answer = post(unchanged, [NOOP | {"name": f"missing_{n}"} for n in range(1000)])
 
     assert answer.status == 422
-    assert len(answer.body["error"]["details"]) == 20
+    assert len(answer.body["error"]["details"]) == 20 + 1
+    assert answer.body["error"]["details"][-1]["message"] == "and more problems"
     assert [name for name, _ in unchanged.commands()] == ["find", "find"]  # types and queues, once for all of them
 
 

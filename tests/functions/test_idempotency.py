@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
+from tests.conftest import ManualClock
 from tests.functions.calls import Answer, request
 from tests.functions.conftest import Deployed
-from tidemill import Queue
+from tidemill import Queue, bootstrap
 from tidemill.enqueueing import Accepted
 from tidemill.requests import new_task
+from tidemill.testing import FakeContext
 
 BODY = '{"name": "noop", "payload": {"a": 1, "b": [1, 2]}}'
 KEY = "order-7"
@@ -234,3 +236,62 @@ def test_a_repeat_moves_no_schedule(deployed: Deployed, db: Database[Any]) -> No
     [task] = db.tasks.find()
     assert task["due_at"] == IN_THE_FUTURE
     assert task["updated_at"] - task["created_at"] == timedelta(0)
+
+
+@pytest.fixture
+def clock(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """The clock that the enqueue function goes by."""
+    clock = ManualClock(datetime.now(UTC))
+    queue = Queue(bootstrap.database("enqueue"), clock=clock, directory=bootstrap.directory())
+    monkeypatch.setattr(bootstrap, "queue", lambda: queue)
+    return clock
+
+
+@pytest.fixture
+def soon(clock: ManualClock) -> str:
+    """A minute from now, as a request has it."""
+    return (clock.now() + timedelta(minutes=1)).isoformat()
+
+
+@pytest.mark.parametrize("delay", [{}, {"delay_sec": 50}])
+def test_a_repeat_is_not_judged_again(deployed: Deployed, clock: ManualClock, soon: str, delay: dict[str, Any]) -> None:
+    wanted = {"name": "noop", "payload": {}, "expires_at": soon} | delay
+    first = keyed(deployed, wanted)
+    clock.at += timedelta(hours=1)
+
+    again, other = keyed(deployed, wanted), keyed(deployed, wanted | {"payload": {"n": 1}})
+    new = deployed.post(wanted, key="new")
+
+    assert (first.status, again.status, again.id) == (202, 200, first.id)
+    assert (other.status, new.status) == (422, 422)
+
+
+def test_nor_is_a_repeat_of_a_batch_or_of_a_direct_invocation(
+    deployed: Deployed, db: Database[Any], clock: ManualClock, soon: str
+) -> None:
+    wanted = {"name": "noop", "payload": {}, "expires_at": soon}
+    context, batch = FakeContext(), {"tasks": [wanted | {"idempotency_key": "a"}, wanted | {"idempotency_key": "b"}]}
+    first = deployed.http(request("POST", "/tasks/batch", body=batch))
+    direct = deployed.invoke("enqueue", wanted, context)
+    clock.at += timedelta(hours=1)
+
+    again = deployed.http(request("POST", "/tasks/batch", body=batch))
+    more = {"tasks": [*batch["tasks"], wanted | {"idempotency_key": "c"}]}
+
+    assert (first.status, again.status, again.body) == (202, 200, first.body)
+    assert deployed.http(request("POST", "/tasks/batch", body=more)).status == 422
+    assert deployed.invoke("enqueue", wanted, context) == direct
+    assert db.tasks.count_documents({}) == 3
+
+
+@pytest.mark.parametrize("change", [{"http": False}, None])
+def test_a_repeat_is_answered_though_its_function_is_gone(deployed: Deployed, db: Database[Any], change: Any) -> None:
+    first = keyed(deployed)
+    if change is None:
+        db.task_types.delete_one({"_id": "noop"})
+    else:
+        db.task_types.update_one({"_id": "noop"}, {"$set": change})
+    deployed.cool_down()
+
+    assert (keyed(deployed).status, keyed(deployed).id) == (200, first.id)
+    assert deployed.post(BODY, key="new").status == 422

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from tests.conftest import T0
 from tests.unit.make import a_task
-from tidemill import InvalidRequestError, NewTask, UnknownTaskError
+from tidemill import InvalidRequestError, NewTask
 from tidemill.control import Directory, Known
 from tidemill.errors import Problem
 from tidemill.gateway import (
     HttpError,
     HttpTask,
-    admitted,
     caller,
     cleaned,
     idempotency_key,
@@ -30,9 +29,11 @@ from tidemill.gateway import (
     location,
     object_id,
     plain,
+    refuse,
     told,
     trace,
 )
+from tidemill.gateway import requested as requested_by
 from tidemill.requests import parsed
 
 KEY = "idempotency-key"
@@ -53,19 +54,16 @@ def requested(body: object, **event: Any) -> NewTask:
     directory = cast("Directory", Declared())
     post = REST | {"body": json.dumps(body), "requestContext": {"identity": {"apiKeyId": "me"}}} | event
     clean = cleaned(post)
-    return admitted(
-        parsed(HttpTask, json_value(clean["body"])),
-        key=idempotency_key(clean),
-        caller=caller(clean),
-        directory=directory,
-        max_timeout=timedelta(seconds=50),
-    )
+    task = parsed(HttpTask, json_value(clean["body"]))
+    wanted = requested_by(task, key=idempotency_key(clean), caller=caller(clean))
+    refuse([wanted], directory=directory, max_timeout=timedelta(seconds=50))
+    return wanted
 
 
 def problems(body: dict[str, Any], **event: Any) -> list[str]:
     with pytest.raises(InvalidRequestError) as caught:
         requested({"name": "noop", "payload": {}} | body, **event)
-    return [one.field for one in caught.value.problems]
+    return [one.field.removeprefix("0.") for one in caught.value.problems]
 
 
 REST = {"httpMethod": "POST", "path": "/tasks", "requestContext": {}}
@@ -148,10 +146,10 @@ def test_a_key_in_the_body_is_refused_whatever_it_is(key: object) -> None:  # F7
 
 @pytest.mark.parametrize("name", ["missing", "inner", "old"])
 def test_only_what_is_open_to_http_may_be_named(name: str) -> None:
-    with pytest.raises(UnknownTaskError) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         requested({"name": name, "payload": {}})
 
-    assert [one.field for one in caught.value.problems] == ["name"]
+    assert [one.field for one in caught.value.problems] == ["0.name"]
 
 
 def test_what_http_may_not_ask_for_is_told_at_once() -> None:
@@ -287,7 +285,7 @@ def test_an_event_of_a_front_is_none(event: object) -> None:
 
 @pytest.mark.parametrize(("name", "meant"), [("nop", "noop"), ("inne", None)])
 def test_a_guess_at_a_name_tells_of_none_that_is_not_open(name: str, meant: str | None) -> None:
-    with pytest.raises(UnknownTaskError) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         requested({"name": name, "payload": {}})
 
     assert ("did you mean" in str(caught.value)) == (meant is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
@@ -27,7 +27,7 @@ from tidemill.errors import (
 from tidemill.explaining import Explanation, explain
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.policies import RetryPolicy
-from tidemill.requests import MAX_PROBLEMS, NewTask, Occurrence, new_task, new_tasks
+from tidemill.requests import MAX_PROBLEMS, NewTask, Occurrence, foremost, new_task, new_tasks
 from tidemill.retry import PRESET_EXPECTED
 from tidemill.store import lookups, open_tasks
 from tidemill.wording import guess
@@ -126,8 +126,8 @@ class Queue:
 
         Raises:
             InvalidRequestError: Naming the index of each task that is not allowed; nothing was stored.
-            DuplicateKeyError: Keys were used with other requests; its problems name the index of each in its thousand,
-                of which nothing was stored.
+            DuplicateKeyError: Keys were used with other requests; its problems name the index of each. Nothing of its
+                thousand was stored.
             UnavailableError: MongoDB did not confirm; with keys, a repeat is safe.
         """
         return [one.id for one in self.accept_many(new_tasks(requests), session=session)]
@@ -143,8 +143,12 @@ class Queue:
 
         *trace* is stored with the task: ``source`` (who enqueued it), ``correlation_id``, ``traceparent``.
         """
-        self._refuse_unknown([request])
-        return enqueueing.accept(self._tasks, request, now=self._clock.now(), trace=trace, session=session)
+
+        def store() -> list[Accepted]:
+            self._refuse_unknown([request], is_one=True)
+            return [enqueueing.accept(self._tasks, request, now=self._clock.now(), trace=trace, session=session)]
+
+        return self.unless_known([request], store, session=session)[0]
 
     def accept_many(
         self,
@@ -154,8 +158,22 @@ class Queue:
         session: ClientSession | None = None,
     ) -> list[Accepted]:
         """Store validated requests, as `enqueue_many` does."""
-        self._refuse_unknown(requests, are_many=True)
-        return enqueueing.accept_many(self._tasks, requests, now=self._clock.now(), trace=trace, session=session)
+
+        def store() -> list[Accepted]:
+            self._refuse_unknown(requests)
+            return enqueueing.accept_many(self._tasks, requests, now=self._clock.now(), trace=trace, session=session)
+
+        return self.unless_known(requests, store, session=session)
+
+    def unless_known(
+        self, requests: Sequence[NewTask], store: Callable[[], list[Accepted]], *, session: ClientSession | None = None
+    ) -> list[Accepted]:
+        """Return what *store* does, or, where it refuses, the tasks that the keys of all *requests* have made before.
+
+        Raises:
+            InvalidRequestError: What *store* refuses of what is not known.
+        """
+        return enqueueing.unless_known(self._tasks, requests, store, session=session)
 
     def accept_occurrence(
         self, occurrence: Occurrence, requests: Sequence[NewTask], *, trace: Mapping[str, str] | None = None
@@ -169,7 +187,7 @@ class Queue:
         known = enqueueing.known_occurrence(self._tasks, occurrence, count=len(requests))
         if known is not None:
             return known
-        self._refuse_unknown(requests, are_many=True)
+        self._refuse_unknown(requests)
         return enqueueing.accept_occurrence(self._tasks, occurrence, requests, now=self._clock.now(), trace=trace)
 
     def get(self, task_id: TaskId) -> Task | Malformed:
@@ -223,18 +241,18 @@ class Queue:
             raise TaskNotFoundError(task_id)
         return explanation
 
-    def _refuse_unknown(self, requests: Sequence[NewTask], *, are_many: bool = False) -> None:
+    def _refuse_unknown(self, requests: Sequence[NewTask], *, is_one: bool = False) -> None:
         types = self._directory.known(names={one.name for one in requests}).types
         unknown = ((index, one.name) for index, one in enumerate(requests) if types and one.name not in types)
         problems = [
             Problem(
-                f"{index}.name" if are_many else "name",
+                "name" if is_one else f"{index}.name",
                 f"no executor has registered a task function {name!r}{guess(name, types)}",
             )
-            for index, name in islice(unknown, MAX_PROBLEMS)
+            for index, name in islice(unknown, MAX_PROBLEMS + 1)
         ]
         if problems:
-            raise UnknownTaskError(problems)
+            raise UnknownTaskError(foremost(problems))
 
 
 @contextmanager

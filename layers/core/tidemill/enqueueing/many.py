@@ -12,7 +12,7 @@ from pymongo.client_session import ClientSession
 from tidemill.enqueueing.values import Accepted, new_document, refuse_expired
 from tidemill.errors import DuplicateKeyError, Problem, UnavailableError
 from tidemill.model import TaskId
-from tidemill.requests import MAX_PROBLEMS, MAX_TASKS, NewTask
+from tidemill.requests import MAX_TASKS, NewTask, foremost
 from tidemill.store import Tasks, intake, translated
 from tidemill.store.transactions import has_transactions, in_transaction
 
@@ -36,8 +36,8 @@ def accept_many(
 
     Raises:
         InvalidRequestError: Naming the index of each task that would expire before it starts; nothing was stored.
-        DuplicateKeyError: Keys were used with other requests; its problems name the index of each in its thousand,
-            of which nothing was stored. The thousands before it are.
+        DuplicateKeyError: Keys were used with other requests; its problems name the index of each. Nothing of its
+            thousand was stored; the thousands before it are.
         UnavailableError: MongoDB did not confirm; with keys, a repeat is safe.
     """
     refuse_expired(requests, now=now)
@@ -107,9 +107,9 @@ def _planned(documents: Sequence[dict[str, Any]], held: Mapping[str, Mapping[str
             plan.new.append(document)
         plan.accepted.append(Accepted(id=holder["_id"], status=str(holder.get("status")), is_new=is_new))
     if taken:
-        raise DuplicateKeyError(next(iter(taken.values())), problems=_problems(taken))
+        raise DuplicateKeyError(next(iter(taken.values())), problems=foremost(_problems(taken)))
     return plan
 
 
 def _problems(taken: Mapping[int, TaskId]) -> list[Problem]:
-    return [Problem(f"{index}.idempotency_key", "was used with another request") for index in taken][:MAX_PROBLEMS]
+    return [Problem(f"{index}.idempotency_key", "was used with another request") for index in taken]

@@ -12,7 +12,7 @@ from bson import ObjectId
 from tidemill.documents import backoff_document, schedule
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.model import TaskId
-from tidemill.requests import MAX_PROBLEMS, NewTask
+from tidemill.requests import NewTask, foremost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,4 +72,4 @@ def refuse_expired(requests: Sequence[NewTask], *, now: datetime, is_one: bool =
         if one.expires_at is not None and one.expires_at <= (one.starts_at(now) or now)
     ]
     if problems:
-        raise InvalidRequestError(problems[:MAX_PROBLEMS])
+        raise InvalidRequestError(foremost(problems))

@@ -1,6 +1,6 @@
 """API Gateway's events and answers (REST, payload v1) in our terms: bodies, callers, keys, limits, errors."""
 
-from tidemill.gateway.answers import HEADERS, HttpError, accepted, all_accepted, plain, refusal, told
+from tidemill.gateway.answers import HEADERS, HttpError, accepted, all_accepted, plain, told
 from tidemill.gateway.bodies import json_value
 from tidemill.gateway.documented import CANCEL, GET, POST, POST_BATCH
 from tidemill.gateway.events import (
@@ -14,13 +14,11 @@ from tidemill.gateway.events import (
     object_id,
     trace,
 )
-from tidemill.gateway.limits import admitted, all_admitted, found_by_routes, keyed_directly, refuse_too_long
+from tidemill.gateway.limits import all_requested, found_by_routes, keyed_directly, refuse, refuse_too_long, requested
 from tidemill.gateway.models import (
     AcceptedTask,
     AcceptedTasks,
     Batch,
-    ErrorAnswer,
-    HttpBatchTask,
     HttpTask,
     TaskAnswer,
 )
@@ -34,15 +32,12 @@ __all__ = [
     "AcceptedTask",
     "AcceptedTasks",
     "Batch",
-    "ErrorAnswer",
-    "HttpBatchTask",
     "HttpError",
     "HttpTask",
     "TaskAnswer",
     "accepted",
-    "admitted",
     "all_accepted",
-    "all_admitted",
+    "all_requested",
     "caller",
     "cleaned",
     "direct_trace",
@@ -55,8 +50,9 @@ __all__ = [
     "location",
     "object_id",
     "plain",
-    "refusal",
+    "refuse",
     "refuse_too_long",
+    "requested",
     "told",
     "trace",
 ]

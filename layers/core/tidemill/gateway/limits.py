@@ -8,39 +8,45 @@ from itertools import islice
 from typing import Any, Final
 
 from tidemill.control import Directory, Known
-from tidemill.errors import InvalidRequestError, Problem, UnknownTaskError
+from tidemill.errors import InvalidRequestError, Problem
 from tidemill.gateway.events import DIRECT
 from tidemill.gateway.models import MIN_HTTP_BASE_SEC, HttpBatchTask, HttpTask
-from tidemill.requests import MAX_PROBLEMS, NewTask, Request, TaskFields, listed, parsed
-from tidemill.requests.problems import FIELD_NAMES
+from tidemill.requests import MAX_PROBLEMS, NewTask, Request, RetryOptions, TaskFields, listed, parsed
+from tidemill.requests.problems import foremost
 from tidemill.requests.tasks import Key
 from tidemill.wording import guess
 
 KEY: Final = "Idempotency-Key"
 
 
+_NAMES: Final = {*HttpBatchTask.model_fields, *RetryOptions.model_fields, "tasks"}
+"""What a field that there is not may have been meant to be."""
+
+
 class _Keyed(Request):
     idempotency_key: Key | None
 
 
-def admitted(task: HttpTask, *, key: str | None, caller: str, directory: Directory, max_timeout: timedelta) -> NewTask:
+def requested(task: HttpTask, *, key: str | None, caller: str) -> NewTask:
     """Return the request for *task*, with *key* as one of its *caller's*.
 
-    *max_timeout* is what executors can grant one attempt.
-
     Raises:
-        InvalidRequestError: Something of it is not allowed.
+        InvalidRequestError: The key is none.
     """
-    _require_key(key)
-    known = directory.known(names=[task.name], queues=[task.queue], for_http=True)
-    _refuse(_problems(task, known, max_timeout))
+    try:
+        parsed(_Keyed, {"idempotency_key": key})
+    except InvalidRequestError as error:
+        raise InvalidRequestError([Problem(KEY, one.message) for one in error.problems]) from None
     return _request(task, key=key, caller=caller)
 
 
-def all_admitted(
-    tasks: Sequence[HttpBatchTask], *, caller: str, directory: Directory, max_timeout: timedelta
-) -> list[NewTask]:
-    """Return the requests for the *tasks* of a batch, each with its own key.
+def all_requested(tasks: Sequence[HttpBatchTask], *, caller: str) -> list[NewTask]:
+    """Return the requests for the *tasks* of a batch, each with its own key."""
+    return [_request(one, key=one.idempotency_key, caller=caller) for one in tasks]
+
+
+def refuse(tasks: Sequence[NewTask], *, directory: Directory, max_timeout: timedelta) -> None:
+    """Refuse what HTTP may not ask for. *max_timeout* is what executors can grant one attempt.
 
     Raises:
         InvalidRequestError: Naming the index of each that is not allowed.
@@ -48,11 +54,10 @@ def all_admitted(
     names, queues = {one.name for one in tasks}, {one.queue for one in tasks}
     known = directory.known(names=names, queues=queues, for_http=True)
     _refuse(
-        Problem(f"tasks.{index}.{problem.field}", problem.message)
+        Problem(f"{index}.{problem.field}", problem.message)
         for index, task in enumerate(tasks)
         for problem in _problems(task, known, max_timeout)
     )
-    return [_request(one, key=one.idempotency_key, caller=caller) for one in tasks]
 
 
 def refuse_too_long(tasks: Sequence[NewTask], *, max_timeout: timedelta) -> None:
@@ -78,7 +83,7 @@ def keyed_directly(tasks: Sequence[NewTask], *, request_id: str) -> list[NewTask
 
 def found_by_routes(errors: Sequence[Any]) -> list[Problem]:
     """Return what the routes' validation found wrong, as Pydantic lists it, by the fields that the caller wrote."""
-    return [_said(one) for one in listed(errors, names=FIELD_NAMES)]
+    return [_said(one) for one in listed(errors, names=_NAMES)]
 
 
 def _said(problem: Problem) -> Problem:
@@ -88,13 +93,6 @@ def _said(problem: Problem) -> Problem:
     if field == "idempotency_key":
         return Problem(field, f"goes into the header {KEY}")
     return Problem(field or "task", problem.message)
-
-
-def _require_key(key: str | None) -> None:
-    try:
-        parsed(_Keyed, {"idempotency_key": key})
-    except InvalidRequestError as error:
-        raise InvalidRequestError([Problem(KEY, one.message) for one in error.problems]) from None
 
 
 def _request(task: TaskFields, *, key: str | None, caller: str) -> NewTask:
@@ -124,8 +122,6 @@ def _too_long(task: TaskFields, max_timeout: timedelta) -> Iterator[Problem]:
 
 
 def _refuse(problems: Iterator[Problem]) -> None:
-    found = list(islice(problems, MAX_PROBLEMS))  # a guess at each of a thousand names would take seconds
-    if any(one.field.endswith("name") for one in found):
-        raise UnknownTaskError(found)
+    found = list(islice(problems, MAX_PROBLEMS + 1))  # a guess at each of a thousand names would take seconds
     if found:
-        raise InvalidRequestError(found)
+        raise InvalidRequestError(foremost(found))

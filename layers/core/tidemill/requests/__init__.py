@@ -3,7 +3,7 @@
 from tidemill.requests.direct import DirectRequest, Occurrence, is_single, read_direct
 from tidemill.requests.events import MAX_CONCURRENCY, ExecuteRequest, Source, SweepRequest, dead_owner
 from tidemill.requests.payloads import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, storage_problem
-from tidemill.requests.problems import MAX_FIELD_CHARS, MAX_PROBLEMS, Request, below, listed, parsed, problems
+from tidemill.requests.problems import MAX_FIELD_CHARS, MAX_PROBLEMS, Request, below, foremost, listed, parsed, problems
 from tidemill.requests.retries import RetryOptions, retry_options
 from tidemill.requests.tasks import (
     MAX_DELAY_SEC,
@@ -43,6 +43,7 @@ __all__ = [
     "TaskFields",
     "below",
     "dead_owner",
+    "foremost",
     "is_single",
     "listed",
     "new_task",

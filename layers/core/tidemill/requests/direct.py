@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.requests.problems import Request, parsed
+from tidemill.requests.retries import RetryOptions
 from tidemill.requests.tasks import MAX_TASKS, Moment, NewTask
 
 HOW_TO_RECUR: Final = (
@@ -16,6 +17,9 @@ HOW_TO_RECUR: Final = (
     '{"schedule": "<aws.scheduler.schedule-arn>", "at": "<aws.scheduler.scheduled-time>"}}'
 )
 """The two placeholders are filled in by EventBridge Scheduler; by nothing else."""
+
+
+_NAMES: Final = {*NewTask.model_fields, *RetryOptions.model_fields}
 
 
 def _filled_in(schedule: str) -> str:
@@ -62,10 +66,14 @@ def read_direct(event: object) -> DirectRequest:
     if "occurrence" in event and event["occurrence"] is None:
         raise InvalidRequestError([Problem("occurrence", f"must not be null: {HOW_TO_RECUR}")])
     if not is_single(event):
-        return parsed(DirectRequest, event)
+        return parsed(DirectRequest, event, names=_NAMES)
     task = {name: value for name, value in event.items() if name != "occurrence"}
     try:
-        return parsed(DirectRequest, {"tasks": [task]} | {name: event[name] for name in event if name == "occurrence"})
+        return parsed(
+            DirectRequest,
+            {"tasks": [task]} | {name: event[name] for name in event if name == "occurrence"},
+            names=_NAMES,
+        )
     except InvalidRequestError as error:
         raise InvalidRequestError([_of_single(one) for one in error.problems]) from None
 

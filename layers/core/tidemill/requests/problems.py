@@ -19,9 +19,6 @@ REQUEST: Final = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input
 SURPLUS: Final = 10
 """So many unknown names are listed one by one: Pydantic takes a kilobyte for each."""
 
-FIELD_NAMES: Final[set[str]] = set()
-"""Of requests for tasks, for guesses at what was meant."""
-
 _M = TypeVar("_M", bound=BaseModel)
 
 
@@ -29,12 +26,6 @@ class Request(BaseModel):
     """What somebody asks for."""
 
     model_config = REQUEST
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:  # noqa: ANN401 - as Pydantic has it
-        """Learn the names that a mistyped one may stand for."""
-        if not cls.__module__.startswith("tidemill.operations"):  # which have other names
-            FIELD_NAMES.update(cls.model_fields)
 
     @model_validator(mode="before")
     @classmethod
@@ -44,8 +35,10 @@ class Request(BaseModel):
         return value
 
 
-def parsed(model: type[_M], event: object) -> _M:
+def parsed(model: type[_M], event: object, *, names: Collection[str] = ()) -> _M:
     """Return *event* as *model*; ``null`` is as good as ``{}``.
+
+    *names* are those that an unknown field may stand for, beside the model's own.
 
     Raises:
         InvalidRequestError: With every problem found.
@@ -53,7 +46,7 @@ def parsed(model: type[_M], event: object) -> _M:
     try:
         return model.model_validate({} if event is None else event)
     except ValidationError as error:
-        raise InvalidRequestError(problems(error, below="event", names=FIELD_NAMES)) from None
+        raise InvalidRequestError(problems(error, below="event", names={*model.model_fields, *names})) from None
 
 
 def problems(error: ValidationError, *, below: str = "", names: Collection[str] = ()) -> list[Problem]:
@@ -67,9 +60,14 @@ def problems(error: ValidationError, *, below: str = "", names: Collection[str] 
 
 def listed(found: Sequence[Any], *, below: str = "", names: Collection[str] = ()) -> list[Problem]:
     """Return findings, each with ``loc``, ``msg`` and ``type`` as Pydantic lists them, as `problems` does."""
-    shown = [Problem(_path(one["loc"]) or below or "task", _message(one, names)) for one in found[:MAX_PROBLEMS]]
-    left = len(found) - len(shown)
-    return [*shown, Problem(below or "task", f"and {left} more problems")] if left else shown
+    said = [Problem(_path(one["loc"]) or below or "task", _message(one, names)) for one in found[:MAX_PROBLEMS]]
+    left = len(found) - len(said)
+    return [*said, Problem(below or "task", f"and {left} more problems")] if left else said
+
+
+def foremost(problems: Sequence[Problem]) -> list[Problem]:
+    """Return the first `MAX_PROBLEMS` of *problems*, and that there are more."""
+    return [*problems[:MAX_PROBLEMS], *[Problem("task", "and more problems")][: len(problems) > MAX_PROBLEMS]]
 
 
 def below(field: str, problems: Sequence[Problem]) -> list[Problem]:

@@ -17,8 +17,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.policies import MAX_RETRIES_LIMIT
 from tidemill.requests.payloads import fitting
-from tidemill.requests.problems import FIELD_NAMES, MAX_PROBLEMS, Request, problems
-from tidemill.requests.retries import Retry
+from tidemill.requests.problems import Request, foremost, problems
+from tidemill.requests.retries import Retry, RetryOptions
 from tidemill.retry import DEFAULT
 
 NAME_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,99}$"
@@ -145,7 +145,8 @@ def new_task(**fields: Any) -> NewTask:  # noqa: ANN401 - that is what it valida
     try:
         return NewTask(**fields)
     except ValidationError as error:
-        raise InvalidRequestError(problems(error, names=FIELD_NAMES)) from None
+        names = {*NewTask.model_fields, *RetryOptions.model_fields}
+        raise InvalidRequestError(problems(error, names=names)) from None
 
 
 def new_tasks(requests: Iterable[NewTask | Mapping[str, Any]]) -> list[NewTask]:
@@ -164,7 +165,7 @@ def new_tasks(requests: Iterable[NewTask | Mapping[str, Any]]) -> list[NewTask]:
         except TypeError:
             found.append(Problem(str(index), "must be a NewTask or a mapping of its fields"))
     if found:
-        raise InvalidRequestError(found[:MAX_PROBLEMS])
+        raise InvalidRequestError(foremost(found))
     return wanted
 
 
