@@ -7,7 +7,7 @@ ARGS ?=
 TEST_PROCESSES ?= 6
 FUZZ_SEC ?= 900
 
-.PHONY: help setup demo serve openapi test fuzz check format lock clean
+.PHONY: help setup demo serve openapi test bench fuzz check format lock clean
 help:
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
 
@@ -27,6 +27,9 @@ openapi: $(READY) ## write the OpenAPI document of the HTTP API to build/openapi
 
 test: $(READY) ## run every test (ARGS="-k claim", TEST_PROCESSES=0 for one after the other)
 	@PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(ARGS)
+
+bench: $(READY) ## measure what taking tasks in costs, in half a minute
+	@PYTHONPATH=layers/tasks $(PYTHON) -m tests.bench.enqueue
 
 fuzz: $(READY) ## send the HTTP API all kinds of requests, for FUZZ_SEC=900 seconds
 	@FUZZ_SEC="$(FUZZ_SEC)" $(PYTHON) -m pytest -rP --show-capture=stdout tests/fuzz $(ARGS)

@@ -100,7 +100,7 @@ class Ticks:
             report = module.lambda_handler(cause, context)
         except Exception as error:  # noqa: BLE001 - as the Lambda runtime does; the next tick goes on
             if not self._stopping.is_set():
-                self._say(f"{name} failed: {type(error).__name__}: {error}")
+                self._say(f"{name} failed: {type(error).__name__}")
             return False
         done = [f"{report[one]} {one.replace('_', ' ')}" for one in _OF_INTEREST if report.get(one)]
         if done and not self._stopping.is_set():

@@ -72,7 +72,9 @@ def lambda_handler(event: Any, context: LambdaContext | None) -> dict[str, Any]:
     logger.structure_logs(request_id=bootstrap.owner(context))
     with pymongo.timeout(PATIENCE_SEC):
         if gateway.is_direct(event):
-            return _stored_directly(event, request_id=bootstrap.owner(context))
+            told = _stored_directly(event, request_id=bootstrap.owner(context))
+            _make_up()
+            return told
         if not gateway.is_http(event):
             logger.warning("invalid_event")
             return gateway.plain(HttpError(400, "invalid_event", "this is no event of the REST API"))

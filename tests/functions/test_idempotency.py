@@ -242,6 +242,7 @@ def test_a_repeat_moves_no_schedule(deployed: Deployed, db: Database[Any]) -> No
 def clock(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """The clock that the enqueue function goes by."""
     clock = ManualClock(datetime.now(UTC))
+    deployed.cool_down()
     queue = Queue(bootstrap.database("enqueue"), clock=clock, directory=bootstrap.directory())
     monkeypatch.setattr(bootstrap, "queue", lambda: queue)
     return clock

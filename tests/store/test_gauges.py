@@ -12,7 +12,7 @@ from pymongo.database import Database
 
 from tests.builders import add, claim, document
 from tests.conftest import T0
-from tidemill.documents import DEAD_LETTERS
+from tidemill.documents import DEAD_LETTERS, decode
 from tidemill.model import LANES, Task
 from tidemill.store import Tasks, gauges, open_tasks
 from tidemill.testing import Mongod
@@ -30,8 +30,8 @@ def test_pending_tasks_are_counted_by_lane_and_by_whether_they_are_due(tasks: Ta
     assert gauges.ready(tasks, "default", now=now) == 3
     assert gauges.ready(tasks, "default", now=later) == 9
     assert gauges.ready(tasks, "default", now=later, lanes=("retry",)) == 4
-    assert gauges.delayed(tasks, "default", now=now) == 6
-    assert gauges.delayed(tasks, "default", now=later) == 0
+    assert gauges.sizes(tasks, ["default"], now=now)["default"].delayed == 6
+    assert gauges.sizes(tasks, ["default"], now=later)["default"].delayed == 0
     assert gauges.pending(tasks, "default") == 9
     assert gauges.pending(tasks, "default", lanes=("retry",)) == 4
 
@@ -42,30 +42,30 @@ def test_counting_stops_one_above_its_limit(tasks: Tasks, now: datetime) -> None
     assert gauges.ready(tasks, "default", now=now, limit=20) == 20
     assert gauges.ready(tasks, "default", now=now, limit=10) == 11
     assert gauges.pending(tasks, "default", limit=10) == 11
-    assert gauges.delayed(tasks, "default", now=now - 60 * SECOND, limit=10) == 11
+    assert gauges.sizes(tasks, ["default"], now=now - 60 * SECOND, limit=10)["default"].delayed == 11
 
 
 def test_the_oldest_due_task_is_found_in_any_lane_and_priority(tasks: Tasks, now: datetime) -> None:
-    assert gauges.oldest_due(tasks, "default", now=now) is None
+    assert gauges.sizes(tasks, ["default"], now=now)["default"].oldest_due is None
 
     add(tasks, [document(now, priority=n % 7, due_at=now - n * SECOND) for n in range(50)])
     add(tasks, [document(now, lane="retry", priority=-3, due_at=now - 90 * SECOND)])
     add(tasks, [document(now, priority=9, due_at=now + SECOND), document(now, queue="eu", due_at=now - 99 * SECOND)])
 
-    assert gauges.oldest_due(tasks, "default", now=now) == now - 90 * SECOND
+    assert gauges.sizes(tasks, ["default"], now=now)["default"].oldest_due == now - 90 * SECOND
 
 
 def test_a_due_time_that_is_none_hides_nobody_else_s(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now) | {"due_at": 5}, document(now, due_at=now - SECOND)])
 
-    assert gauges.oldest_due(tasks, "default", now=now) == now - SECOND
+    assert gauges.sizes(tasks, ["default"], now=now)["default"].oldest_due == now - SECOND
 
 
 @pytest.mark.parametrize("due_at", ["soon", None, 5])
 def test_a_due_time_that_is_none_is_nobodys_age(tasks: Tasks, now: datetime, due_at: object) -> None:
     add(tasks, [document(now) | {"due_at": due_at}])
 
-    assert gauges.oldest_due(tasks, "default", now=now) is None
+    assert gauges.sizes(tasks, ["default"], now=now)["default"].oldest_due is None
 
 
 def test_what_is_leased_is_counted_and_told_without_its_payload(tasks: Tasks, now: datetime) -> None:
@@ -97,14 +97,12 @@ def test_no_gauge_reads_more_than_its_share_of_an_index(
         mine = open_tasks(client[db.name])
         gauges.ready(mine, "default", now=now, limit=100)
         gauges.pending(mine, "default", limit=100)
-        gauges.delayed(mine, "default", now=now, limit=100)
-        gauges.oldest_due(mine, "default", now=now)
 
     examined = [_keys_and_documents(db, command) for command in commands.sent]
 
     assert [documents for _, documents in examined] == [0] * len(examined)
     assert all(keys <= 110 for keys, _ in examined)
-    assert len(examined) == 4
+    assert len(examined) == 2
 
 
 def test_due_tasks_of_all_queues_are_counted_up_to_a_limit(tasks: Tasks, now: datetime) -> None:
@@ -159,8 +157,8 @@ def test_sizes_of_many_queues_are_those_of_each(
         assert size == gauges.Sizes(
             fresh=gauges.pending(tasks, name, lanes=("fresh",), limit=4),
             retry=gauges.pending(tasks, name, lanes=("retry",), limit=4),
-            delayed=gauges.delayed(tasks, name, now=now, limit=4),
-            oldest_due=gauges.oldest_due(tasks, name, now=now),
+            delayed=min(tasks.count_documents({"queue": name, "due_at": {"$gt": now}}), 5),
+            oldest_due=min(_due(tasks, name, now=now), default=None),
         )
     assert gauges.depths(tasks, names, lane="retry", limit=4) == {name: found[name].retry for name in names}
     assert gauges.sizes(tasks, [], now=now) == {}
@@ -228,3 +226,8 @@ def _keys_and_documents(db: Database[Any], command: dict[str, Any]) -> tuple[int
     plan: dict[str, Any] = db.command("explain", command, verbosity="executionStats")
     cursor = plan["stages"][0]["$cursor"] if "stages" in plan else plan
     return cursor["executionStats"]["totalKeysExamined"], cursor["executionStats"]["totalDocsExamined"]
+
+
+def _due(tasks: Tasks, queue: str, *, now: datetime) -> list[datetime]:
+    found = [decode(raw)["due_at"] for raw in tasks.find({"queue": queue, "lane": {"$in": list(LANES)}})]
+    return [at for at in found if isinstance(at, datetime) and at <= now]

@@ -10,8 +10,9 @@ import pytest
 from tests.ids import shown
 from tidemill.errors import InvalidRequestError
 from tidemill.operations import OPERATIONS, NoOperationError, read
+from tidemill.operations.operate import UNION
 from tidemill.operations.queues import changed
-from tidemill.operations.requests import UNION, QueueSet, TaskCancel, TaskList
+from tidemill.operations.requests import QueueSet, TaskCancel, TaskList
 from tidemill.operations.sizes import MAX_BYTES, bounded_answer
 from tidemill.policies import Adaptive, Budget, Pressure, QueueOptions
 

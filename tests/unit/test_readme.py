@@ -9,7 +9,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pymongo import MongoClient
@@ -21,6 +21,8 @@ from tidemill.cli import main
 from tidemill.clock import ServerClock
 from tidemill.control import OptionsReader
 from tidemill.executor import Order, Runtime, execute
+from tidemill.operations import OPERATIONS
+from tidemill.operations.operate import UNION
 from tidemill.registry import Registry
 from tidemill.requests import new_task
 from tidemill.settings import Settings, from_environment
@@ -151,3 +153,15 @@ class _Client:
     def __getitem__(self, name: str) -> Database[Any]:
         assert name == "app"
         return self._db
+
+
+def test_every_operation_is_told_with_its_fields() -> None:
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in README.splitlines() if line.startswith("| `")]
+    told = {op: row[1] for row in rows for op in re.findall(r"`([\w.]+)`", row[0]) if op in OPERATIONS}
+
+    assert told.keys() == set(OPERATIONS)
+    for op, fields in told.items():
+        [model] = [
+            kind for kind in get_args(get_args(UNION._type)[0]) if get_args(kind.model_fields["op"].annotation) == (op,)
+        ]
+        assert [name for name in model.model_fields if name != "op" and f"`{name}`" not in fields] == [], op

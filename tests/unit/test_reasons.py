@@ -276,7 +276,7 @@ def test_one_that_was_asked_to_stop_says_so() -> None:
     assert (running.code, asked.code) == ("running", "cancel_asked")
     assert asked.message == (
         "It was asked to stop at 2031-07-01 08:59:59 UTC (1s ago): it ends as cancelled unless it succeeds; "
-        "`tidemill ops task cancel --force ID` ends it now."
+        "`tidemill ops task cancel --force 7` ends it now."
     )
 
 
@@ -382,7 +382,7 @@ def test_a_malformed_document_says_what_is_wrong_with_it_and_what_becomes_of_it(
     ("task_id", "shown"),
     [
         (ObjectId("0" * 24), "0" * 24), ("order:7", "order:7"), ("-x", "ID"), ("a b", "ID"), ("a`b", "ID"), ("é", "ID"),
-        ("", "ID"), ("x" * 200, "x" * 200), ("x" * 201, "ID"), ("a\n", "ID"), ("$(rm)", "ID"), (7, "ID"),
+        ("", "ID"), ("x" * 200, "x" * 200), ("x" * 201, "ID"), ("a\n", "ID"), ("$(rm)", "ID"), (7, "7"), ({"a": 1}, "ID"),
     ],
 )  # fmt: skip
 def test_a_command_is_one_that_a_shell_can_be_given(task_id: object, shown: str) -> None:
@@ -400,12 +400,14 @@ def test_a_queue_that_a_shell_cannot_be_given_is_not_in_the_command() -> None:
 # Documents
 
 
-@pytest.mark.parametrize("task_id", [ObjectId("0" * 24), "text", 7, {"a": 1}])
-def test_an_explanation_is_a_document_of_plain_types(task_id: object) -> None:
+@pytest.mark.parametrize(
+    ("task_id", "shown"), [(ObjectId("0" * 24), "0" * 24), ("text", "text"), (7, "7"), ({"a": 1}, '{"a": 1}')]
+)
+def test_an_explanation_is_a_document_of_plain_types(task_id: object, shown: str) -> None:
     explanation = Explanation(task_id=task_id, status="pending", is_dead_letter=False, reasons=reasons(facts()))
 
     assert json.loads(json.dumps(explanation.document())) == {
-        "task_id": str(task_id),
+        "task_id": shown,
         "status": "pending",
         "is_dead_letter": False,
         "reasons": [{"code": "next", "message": NEXT.message}],

@@ -146,7 +146,7 @@ def test_a_queue_is_declared(operator: CommandLine, db: Database[Any]) -> None:
     said = operator.done("ops", "queue", "declare", "eu")
 
     assert said.out == f"queue eu of {db.name} is declared\n"
-    assert control.Directory(db).is_declared("eu")
+    assert "eu" in control.Directory(db).known().queues
 
 
 def test_set_stores_what_was_given_and_tells_all_that_holds(operator: CommandLine, db: Database[Any], eu: str) -> None:
@@ -251,9 +251,9 @@ def test_a_queue_that_holds_tasks_can_be_paused_without_opening_it_to_http(
     operator.done("ops", "queue", "pause", "python-only")
 
     assert options_of(db, "python-only") == QueueOptions(paused=True)
-    assert not control.Directory(db).is_declared("python-only")
+    assert "python-only" not in control.Directory(db).known().queues
     operator.done("ops", "queue", "declare", "python-only")
-    assert control.Directory(db).is_declared("python-only")
+    assert "python-only" in control.Directory(db).known().queues
     assert options_of(db, "python-only") == QueueOptions(paused=True)
 
 

@@ -49,10 +49,6 @@ class Directory:
         """
         return self.known(names=[name], for_http=for_http).types.get(name)
 
-    def is_declared(self, queue: str) -> bool:
-        """Tell whether *queue* is a declared one."""
-        return queue in self.known(queues=[queue]).queues
-
     def known(self, *, names: Iterable[str] = (), queues: Iterable[str] = (), for_http: bool = False) -> Known:
         """Return what is declared, read once more, but once for all, where one of *names* or *queues* is not there."""
         known = self._known

@@ -10,6 +10,7 @@ from typing import Any
 from tidemill.control import Standing
 from tidemill.model import Lane, Malformed, Task, TaskId
 from tidemill.policies import QueueOptions
+from tidemill.store.ids import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Explanation:
     def document(self) -> dict[str, Any]:
         """Return the explanation in plain JSON types."""
         return {
-            "task_id": str(self.task_id),
+            "task_id": shown(self.task_id),
             "status": self.status,
             "is_dead_letter": self.is_dead_letter,
             "reasons": [{"code": one.code, "message": one.message} for one in self.reasons],

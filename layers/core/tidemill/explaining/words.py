@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from bson import ObjectId
-
 from tidemill.classify import bounded
 from tidemill.control import Held
 from tidemill.explaining.values import Facts
 from tidemill.model import Task, TaskId
+from tidemill.store import ids
 from tidemill.wording import moment_from
 
 MAX_NAMED: Final = 5
@@ -46,7 +45,7 @@ def word(text: str, stand_in: str) -> str:
 
 def id_of(task_id: TaskId) -> str:
     """Return the id as a command takes it."""
-    return word(str(task_id), "ID") if isinstance(task_id, ObjectId | str) else "ID"
+    return word(ids.shown(task_id), "ID")
 
 
 def holders(holds: Sequence[Held], facts: Facts) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from bson import json_util
@@ -22,6 +21,7 @@ from tidemill.gateway.models import (
     TaskFailure,
 )
 from tidemill.model import Task
+from tidemill.wording import stamp
 
 HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store"}
 MAX_TOLD: Final = 1024 * 1024
@@ -65,10 +65,10 @@ def told(task: Task) -> TaskAnswer:
         queue=bounded(task.queue, _MAX_WORD),
         status=task.status,
         attempts=task.attempts,
-        created_at=_rfc3339(task.created_at),
-        next_retry_at=_moment(task.next_retry_at),
-        finished_at=_moment(task.finished_at),
-        cancel_requested_at=_moment(task.cancel_requested_at),
+        created_at=str(stamp(task.created_at)),
+        next_retry_at=stamp(task.next_retry_at),
+        finished_at=stamp(task.finished_at),
+        cancel_requested_at=stamp(task.cancel_requested_at),
         reason=None if task.reason is None else bounded(task.reason, _MAX_WORD),
         error=error,
         result=None if len(result) > MAX_TOLD else json.loads(result),
@@ -87,11 +87,3 @@ def plain(error: HttpError) -> dict[str, Any]:
     """Return *error* as the answer to an event that no route can read."""
     status, body, headers = refusal(error)
     return {"statusCode": status, "headers": headers, "body": json.dumps(body.model_dump())}
-
-
-def _moment(moment: datetime | None) -> str | None:
-    return None if moment is None else _rfc3339(moment)
-
-
-def _rfc3339(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar, Union, get_args
 
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.operations import queues, requests, stats, tasks
@@ -46,6 +46,11 @@ _BY_OP: Final[Mapping[str, _Kind[Any]]] = {
     get_args(kind.model.model_fields["op"].annotation)[0]: kind for kind in _KINDS
 }
 
+UNION: Final[TypeAdapter[Operation]] = TypeAdapter(
+    Annotated[Union[tuple(kind.model for kind in _KINDS)], Field(discriminator="op")]  # noqa: UP007 - of a table
+)
+"""All of them, told apart by ``op``; its JSON schema is what the function takes."""
+
 OPERATIONS: Final = tuple(_BY_OP)
 """What ``op`` may be."""
 
@@ -69,7 +74,7 @@ def read(event: object) -> Operation:
     if not isinstance(op, str) or op not in _BY_OP:
         raise InvalidRequestError([Problem("op", _unknown(op))])
     try:
-        return requests.UNION.validate_python(event)
+        return UNION.validate_python(event)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         inside = [{**one, "loc": one["loc"][1:]} for one in found]  # the first part is the operation

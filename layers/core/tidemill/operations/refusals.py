@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from tidemill.errors import (
     InvalidRequestError,
@@ -14,9 +14,6 @@ from tidemill.errors import (
     UnavailableError,
 )
 from tidemill.operations.operate import NoOperationError
-
-INVALID: Final = ("invalid_event", "not_allowed")
-"""The codes whose details say what is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

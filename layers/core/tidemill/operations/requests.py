@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from tidemill.model import Status
 from tidemill.policies import Adaptive, Budget, QueueOptions, Selection
@@ -163,21 +163,3 @@ class Stats(Operation):
     op: Literal["stats"]
     since_sec: float = Field(default=86400.0, gt=0, le=MAX_SINCE_SEC)
     queue: Name | None = None
-
-
-AnyOperation: TypeAlias = (
-    QueueList
-    | QueueDeclare
-    | QueueStatusOf
-    | QueuePause
-    | QueueResume
-    | QueueSet
-    | TaskList
-    | TaskShow
-    | TaskExplain
-    | TaskRetry
-    | TaskCancel
-    | Stats
-)
-UNION: Final[TypeAdapter[AnyOperation]] = TypeAdapter(Annotated[AnyOperation, Field(discriminator="op")])
-"""All of them, told apart by ``op``; its JSON schema is what the function takes."""

@@ -42,7 +42,7 @@ def show(request: TaskShow, desk: Desk) -> dict[str, Any]:
 def explain(request: TaskExplain, desk: Desk) -> dict[str, Any]:
     """Return why a task is not running."""
     task_id = meant(request.id, desk)
-    return {"explanation": desk.queue.explain(task_id).document() | {"task_id": ids.shown(task_id)}}
+    return {"explanation": desk.queue.explain(task_id).document()}
 
 
 def retry(request: TaskRetry, desk: Desk) -> dict[str, Any]:

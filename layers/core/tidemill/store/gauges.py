@@ -48,11 +48,6 @@ def ready(tasks: Tasks, queue: str, *, now: datetime, lanes: Lanes = LANES, limi
     return _count(tasks, _pending(queue, lanes) | {"due_at": {"$lte": now}}, limit=limit)
 
 
-def delayed(tasks: Tasks, queue: str, *, now: datetime, lanes: Lanes = LANES, limit: int = MANY) -> int:
-    """Return how many tasks of *lanes* are pending and not due yet, at most *limit* + 1."""
-    return _count(tasks, _pending(queue, lanes) | {"due_at": {"$gt": now}}, limit=limit)
-
-
 def pending(tasks: Tasks, queue: str, *, lanes: Lanes = LANES, limit: int = MANY) -> int:
     """Return how many tasks of *lanes* are pending, due or not, at most *limit* + 1."""
     return _count(tasks, _pending(queue, lanes), limit=limit)
@@ -80,14 +75,6 @@ def ahead_of(
     with translated():
         found = [decode(raw) for raw in tasks.aggregate(stages, hint=indexes.CLAIM)]
     return {lane: sum(one["n"] for one in found if one["_id"] == lane) for lane in LANES}
-
-
-def oldest_due(tasks: Tasks, queue: str, *, now: datetime) -> datetime | None:
-    """Return since when the longest waiting task is due, or ``None`` where none is.
-
-    One index key for every priority in use: within a priority the first is the oldest.
-    """
-    return _oldest_due(tasks, [queue], now=now)
 
 
 def due_anywhere(tasks: Tasks, lane: Lane, *, now: datetime, limit: int = MANY) -> int:
