@@ -382,7 +382,8 @@ def test_a_malformed_document_says_what_is_wrong_with_it_and_what_becomes_of_it(
     ("task_id", "shown"),
     [
         (ObjectId("0" * 24), "0" * 24), ("order:7", "order:7"), ("-x", "ID"), ("a b", "ID"), ("a`b", "ID"), ("é", "ID"),
-        ("", "ID"), ("x" * 200, "x" * 200), ("x" * 201, "ID"), ("a\n", "ID"), ("$(rm)", "ID"), (7, "7"), ({"a": 1}, "ID"),
+        ("", "ID"), ("x" * 200, "x" * 200), ("x" * 201, "ID"), ("a\n", "ID"), ("$(rm)", "ID"), (7, "7"),
+        ({"a": 1}, "ID"),
     ],
 )  # fmt: skip
 def test_a_command_is_one_that_a_shell_can_be_given(task_id: object, shown: str) -> None:
