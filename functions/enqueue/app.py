@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 import pymongo
@@ -36,8 +37,6 @@ PATIENCE_SEC: Final = 4.0
 
 MAX_LOGGED: Final = 20
 """So many ids of a batch are in its line of the log."""
-
-_NOT_ALLOWED: Final = "the request can be read, but is not allowed as it is"
 
 TaskIdInPath = Annotated[str, Path(description="The id that the enqueue answered: 24 hex digits.")]
 Key = Annotated[
@@ -254,27 +253,15 @@ def _placing(*, is_one: bool) -> Iterator[None]:
 
 
 def _refusal(error: Exception) -> HttpError:
-    match error:
-        case HttpError():
-            return error
-        case RequestValidationError():
-            return HttpError(422, "not_allowed", _NOT_ALLOWED, gateway.found_by_routes(error.errors()))
-        case InvalidRequestError(problems=problems):
-            return HttpError(422, "not_allowed", _NOT_ALLOWED, problems)
-        case DuplicateKeyError(problems=problems):
-            return HttpError(409, "key_in_use", "the idempotency key was used with another request", problems)
-        case TaskNotFoundError():
-            return HttpError(404, "not_found", "there is no such task")
-        case UnavailableError():
-            logger.warning("unavailable", error_type=type(error).__name__, reason=str(error))
-            return HttpError(503, "unavailable", f"{error}; try again: a POST is safe with the same Idempotency-Key")
-        case TidemillError():
-            logger.error("misconfigured", error_type=type(error).__name__, reason=str(error))
-            return HttpError(503, "misconfigured", "the queue is not set up; its log says what is missing")
-        case _:
-            # Where it was raised, but not its text, which may hold anything.
-            stack = "".join(traceback.format_tb(error.__traceback__, limit=-5))
-            logger.error("unexpected", error_type=type(error).__name__, stack=stack)
-            return HttpError(
-                500, "internal", "an unexpected error; repeat a POST with the same Idempotency-Key, which is safe"
-            )
+    if isinstance(error, RequestValidationError):
+        return gateway.not_allowed(gateway.found_by_routes(error.errors()))
+    if isinstance(error, TidemillError):
+        refused = gateway.refusal(error)
+        if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            tell = logger.warning if isinstance(error, UnavailableError) else logger.error
+            tell(refused.code, extra={"error_type": type(error).__name__, "reason": str(error)})
+        return refused
+    # Where it was raised, but not its text, which may hold anything.
+    stack = "".join(traceback.format_tb(error.__traceback__, limit=-5))
+    logger.error("unexpected", error_type=type(error).__name__, stack=stack)
+    return HttpError(500, "internal", "an unexpected error; repeat a POST with the same Idempotency-Key, which is safe")

@@ -22,6 +22,7 @@ from tidemill.gateway.models import (
     HttpTask,
     TaskAnswer,
 )
+from tidemill.gateway.refusals import not_allowed, refusal
 
 __all__ = [
     "CANCEL",
@@ -48,8 +49,10 @@ __all__ = [
     "json_value",
     "keyed_directly",
     "location",
+    "not_allowed",
     "object_id",
     "plain",
+    "refusal",
     "refuse",
     "refuse_too_long",
     "requested",

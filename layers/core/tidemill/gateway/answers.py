@@ -76,14 +76,9 @@ def told(task: Task) -> TaskAnswer:
     )
 
 
-def refusal(error: HttpError) -> tuple[int, ErrorAnswer, dict[str, str]]:
-    """Return the status, the body and the headers of *error*, in the one shape all errors have."""
+def plain(error: HttpError) -> dict[str, Any]:
+    """Return *error* as what goes back to API Gateway, in the one shape all errors have."""
     details = [ErrorDetail(field=one.field, message=one.message) for one in error.problems]
     body = ErrorAnswer(error=ErrorBody(code=error.code, message=str(error), details=details))
-    return error.status, body, HEADERS | (_RETRY_AFTER if error.status == _UNAVAILABLE else {})
-
-
-def plain(error: HttpError) -> dict[str, Any]:
-    """Return *error* as the answer to an event that no route can read."""
-    status, body, headers = refusal(error)
-    return {"statusCode": status, "headers": headers, "body": json.dumps(body.model_dump())}
+    headers = HEADERS | (_RETRY_AFTER if error.status == _UNAVAILABLE else {})
+    return {"statusCode": error.status, "headers": headers, "body": json.dumps(body.model_dump())}
