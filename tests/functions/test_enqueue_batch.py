@@ -81,7 +81,9 @@ def test_a_warm_batch_is_one_insert_and_a_commit(deployed: Deployed) -> None:
 
     post(deployed, numbered(1000))
 
-    assert [name for name, _ in deployed.commands()] == ["insert", "commitTransaction"]
+    (insert, begun), (commit, ended) = deployed.commands()
+    assert (insert, begun["readConcern"]["level"]) == ("insert", "snapshot")
+    assert (commit, ended["writeConcern"]["w"]) == ("commitTransaction", "majority")
 
 
 def test_a_warm_batch_with_keys_is_one_look_more(deployed: Deployed) -> None:
