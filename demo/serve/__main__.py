@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
+
+from demo.serve.stop import Stop
 
 
 def main() -> int:
@@ -14,8 +15,8 @@ def main() -> int:
     _when_told_to_stop(lambda: os._exit(0))  # while it is imported, a second, there is nothing yet to be left behind
     from demo.serve import program  # noqa: PLC0415 - see above
 
-    stop = threading.Event()
-    _when_told_to_stop(stop.set)
+    stop = Stop()
+    _when_told_to_stop(stop.say)
     return program.run(stop, description=__doc__)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from demo.openapi import document
 from demo.serve.event import STAGE
 from demo.serve.gateway import Gateway
 from demo.serve.server import Server, listening
+from demo.serve.stop import Stop
 from demo.serve.ticks import Ticks
 from tidemill import TidemillError
 from tidemill.testing import Mongod
@@ -60,8 +60,8 @@ class Choices:
         return LOOPBACK if self.host == EVERYWHERE else self.host
 
 
-def run(stop: threading.Event, *, description: str) -> int:
-    """Serve until *stop* is set, as the command line says; *description* is its help. Return the exit status."""
+def run(stop: Stop, *, description: str) -> int:
+    """Serve until *stop* is said, as the command line says; *description* is its help. Return the exit status."""
     chosen = _choices(description)
     try:
         with listening(host=chosen.host, port=chosen.port) as server, _database(chosen) as (uri, database):
@@ -87,7 +87,7 @@ def _choices(description: str) -> Choices:
     return Choices(host=host, port=int(port), every=timedelta(seconds=given.tick), is_verbose=given.verbose)
 
 
-def _serve(chosen: Choices, server: Server, *, uri: str, database: str, stop: threading.Event) -> None:
+def _serve(chosen: Choices, server: Server, *, uri: str, database: str, stop: Stop) -> None:
     os.environ.update(_environment(chosen, uri=uri, database=database))
     enqueue = module("enqueue")  # from here on: what they log, and how, is settled when they are imported
     ticks = Ticks(module("execute"), module("reclaim"), module("archive"), every=chosen.every, say=_say)
