@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
+from tests.at_once import at_once
 from tests.faults import enqueue_failing as failing
 from tests.faults import failing as broken
 from tests.functions.calls import Answer, app, request
@@ -190,14 +189,8 @@ def test_a_key_that_is_there_twice_is_one_task_or_a_conflict(deployed: Deployed,
 def test_twenty_batches_at_once_with_the_same_keys_are_one(db: Database[Any]) -> None:
     wanted = new_tasks(keyed(50))
     queues = [Queue(db) for _ in range(20)]
-    together = Barrier(len(queues))
 
-    def accept(queue: Queue) -> list[object]:
-        together.wait()
-        return [one.id for one in queue.accept_many(wanted)]
-
-    with ThreadPoolExecutor(len(queues)) as pool:
-        accepted = list(pool.map(accept, queues))
+    accepted = at_once(queues, lambda queue: [one.id for one in queue.accept_many(wanted)])
 
     assert all(one == accepted[0] for one in accepted)
     assert db.tasks.count_documents({}) == 50
@@ -300,14 +293,8 @@ def test_a_standalone_server_stores_in_order_and_finds_what_it_has(lonely: Datab
 def test_twenty_at_once_on_a_standalone_server_are_one(lonely: Database[Any]) -> None:
     wanted = new_tasks(keyed(5))
     queues = [Queue(lonely) for _ in range(20)]
-    together = Barrier(len(queues))
 
-    def accept(queue: Queue) -> list[object]:
-        together.wait()
-        return [one.id for one in queue.accept_many(wanted)]
-
-    with ThreadPoolExecutor(len(queues)) as pool:
-        accepted = list(pool.map(accept, queues))
+    accepted = at_once(queues, lambda queue: [one.id for one in queue.accept_many(wanted)])
 
     assert all(one == accepted[0] for one in accepted)
     assert lonely.tasks.count_documents({}) == 5

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from threading import Barrier
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from tests.at_once import at_once
 from tests.faults import enqueue_failing as failing
 from tests.functions.calls import sample
 from tests.functions.conftest import Deployed
@@ -169,14 +168,7 @@ def test_twenty_deliveries_at_once_enqueue_once(db: Database[Any]) -> None:
 def delivered_at_once(db: Database[Any]) -> int:
     occurrence = Occurrence(schedule=SCHEDULE, at=datetime(2026, 7, 1, 6, tzinfo=UTC))
     queues = [Queue(db) for _ in range(20)]
-    together = Barrier(len(queues))
-
-    def accept(queue: Queue) -> bool:
-        together.wait()
-        return queue.accept_occurrence(occurrence, new_tasks([NOOP, NOOP]))[0].is_new
-
-    with ThreadPoolExecutor(len(queues)) as pool:
-        return sum(pool.map(accept, queues))
+    return sum(at_once(queues, lambda queue: queue.accept_occurrence(occurrence, new_tasks([NOOP, NOOP]))[0].is_new))
 
 
 @pytest.fixture

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from threading import Barrier
 from typing import Any
 
 import pytest
 from pymongo.database import Database
 
+from tests.at_once import at_once
 from tests.conftest import ManualClock
 from tests.functions.calls import Answer, request
 from tests.functions.conftest import Deployed
 from tidemill import Queue, bootstrap
-from tidemill.enqueueing import Accepted
 from tidemill.requests import new_task
 from tidemill.testing import FakeContext
 
@@ -157,14 +155,8 @@ def test_a_key_belongs_to_its_caller(deployed: Deployed, db: Database[Any]) -> N
 def test_twenty_first_requests_at_once_are_one_task(db: Database[Any]) -> None:
     wanted = new_task(**json.loads(BODY), idempotency_key=KEY)
     queues = [Queue(db) for _ in range(20)]
-    together = Barrier(len(queues))
 
-    def accept(queue: Queue) -> Accepted:
-        together.wait()
-        return queue.accept(wanted)
-
-    with ThreadPoolExecutor(len(queues)) as pool:
-        accepted = list(pool.map(accept, queues))
+    accepted = at_once(queues, lambda queue: queue.accept(wanted))
 
     assert len({one.id for one in accepted}) == 1
     assert sum(one.is_new for one in accepted) == 1
