@@ -6,7 +6,6 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any, Final
 
 from pymongo import MongoClient
@@ -23,7 +22,7 @@ LARGE: Final = 500
 def make(client: MongoClient[dict[str, Any]]) -> Database[dict[str, Any]]:
     """Return a database that nobody had before; it goes with the server, which is quicker than dropping it."""
     db = client[f"test_{uuid.uuid4().hex}"]
-    indexes.create(db, retention=timedelta(days=7))
+    indexes.create(db)
     return db
 
 

@@ -275,7 +275,7 @@ def alone() -> Any:
 @pytest.fixture
 def lonely(alone: MongoClient[Any]) -> Database[Any]:
     db = alone[f"test_{ObjectId()}"]
-    indexes.create(db, retention=indexes.OCCURRENCE_KEPT)
+    indexes.create(db)
     return db
 
 

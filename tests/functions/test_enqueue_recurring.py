@@ -175,7 +175,7 @@ def delivered_at_once(db: Database[Any]) -> int:
 def lonely() -> Iterator[Database[Any]]:
     """A database of a standalone server, which has no transactions."""
     with Mongod(standalone=True) as mongod, MongoClient[dict[str, Any]](mongod.uri, tz_aware=True) as client:
-        indexes.create(client["x"], retention=timedelta(days=7))
+        indexes.create(client["x"])
         yield client["x"]
 
 
@@ -201,7 +201,7 @@ def test_an_occurrence_is_forgotten_two_days_after_it_was_enqueued(db: Database[
     [kept] = [one for one in db.occurrences.list_indexes() if one["name"] == indexes.RETENTION]
 
     assert (dict(kept["key"]), kept["expireAfterSeconds"]) == ({"created_at": 1}, 48 * 3600)
-    indexes.create(db, retention=timedelta(days=30))
+    indexes.create(db)
     [kept] = [one for one in db.occurrences.list_indexes() if one["name"] == indexes.RETENTION]
     assert kept["expireAfterSeconds"] == 48 * 3600
 

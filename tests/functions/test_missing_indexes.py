@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -48,7 +48,7 @@ def test_reclaim_reports_the_indexes_of_a_large_database_until_they_are_made(
     assert [deployed.invoke("reclaim")["missing_indexes"] for _ in range(2)] == [["key"], ["key"]]
     assert deployed.log()[-1]["missing_indexes"] == ["key"]
 
-    indexes.create(db, retention=timedelta(days=7))
+    indexes.create(db)
     deployed.commands()
     assert deployed.invoke("reclaim")["missing_indexes"] == []
     deployed.commands()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -112,7 +111,7 @@ def test_a_session_without_a_transaction_is_taken(queue: Queue, db: Database[Any
 
 def test_a_standalone_server_takes_tasks_without_transactions() -> None:
     with Mongod(standalone=True) as server, MongoClient[dict[str, Any]](server.uri) as client:
-        indexes.create(client["x"], retention=timedelta(days=7))
+        indexes.create(client["x"])
         queue = Queue(client["x"])
 
         ids = [queue.enqueue("send", {}), *(queue.enqueue("send", {}, idempotency_key="k") for _ in range(2))]

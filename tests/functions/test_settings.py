@@ -143,10 +143,11 @@ def test_document_db_is_refused_with_a_sentence(bare: Deployed) -> None:
 
 
 def test_the_retention_of_the_environment_reaches_the_indexes(deployed: Deployed, db: Database[Any]) -> None:
-    deployed.set(RETENTION_DAYS="2")
+    deployed.set(RETENTION_DAYS="2", DEAD_LETTER_RETENTION_DAYS="3")
     deployed.invoke("reclaim")
 
-    assert db.tasks.index_information()["retention"]["expireAfterSeconds"] == 2 * 86400
+    kept = [db[name].index_information()["retention"]["expireAfterSeconds"] for name in ("tasks", "tasks_dlq")]
+    assert kept == [2 * 86400, 3 * 86400]
 
 
 def test_what_is_left_of_an_invocation_comes_from_its_context() -> None:

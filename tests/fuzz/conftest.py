@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -36,8 +35,8 @@ def api() -> Mapping[str, Any]:
 def front(api: Mapping[str, Any], mongod: Mongod, client: MongoClient[dict[str, Any]]) -> Iterator[Front]:
     """The front, behind a gateway, on a database of its own."""
     db = client[f"test_{uuid.uuid4().hex}"]
-    indexes.create(db, retention=timedelta(days=7))
-    control.declare_types(db, load("tasks"), release="1", now=ServerClock(db).now())
+    indexes.create(db)
+    control.declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())
     enqueue = calls.app("enqueue")
     cached = [value for value in vars(bootstrap).values() if hasattr(value, "cache_clear")]
     with pytest.MonkeyPatch.context() as environment:

@@ -42,7 +42,7 @@ def crowded(mongod: Mongod) -> Iterator[Database[dict[str, Any]]]:
     with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True) as client:
         db = client["crowded"]
         multiply(db, [finished] * 10 + [delayed] * 10 + [document(now)], by=10_000)
-        indexes.create(db, retention=timedelta(days=7))
+        indexes.create(db)
         yield db
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill import PRESETS, SettingsError
+from tidemill.indexes import Retention
 from tidemill.policies import SELECTIONS
 from tidemill.settings import Settings, from_environment
 
@@ -46,6 +47,9 @@ def test_every_variable_is_taken() -> None:
         "RETRY_SHARE": "0",
         "DEFAULT_TASK": "noop",
         "RETENTION_DAYS": "0.5",
+        "DEAD_LETTER_RETENTION_DAYS": "90",
+        "EXPIRE_UNEXPORTED": "true",
+        "ARCHIVE_BUCKET": "letters.example",
         "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
     }
 
@@ -65,7 +69,9 @@ def test_every_variable_is_taken() -> None:
         selection="oldest_first",
         retry_share=0.0,
         adopt_as="noop",
-        retention=timedelta(hours=12),
+        retention=Retention(tasks=timedelta(hours=12), dead_letters=timedelta(days=90)),
+        expire_unexported=True,
+        archive_bucket="letters.example",
         release="$LATEST",
     )
 
@@ -106,7 +112,20 @@ def test_a_timeout_is_of_this_world(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0", "3651", "inf"])
 def test_retention_is_of_this_world(text: str) -> None:
-    assert refused(RETENTION_DAYS=text) == "RETENTION_DAYS must be a number from 0.001 to 3650"
+    for name in ("RETENTION_DAYS", "DEAD_LETTER_RETENTION_DAYS"):
+        assert refused(**{name: text}) == f"{name} must be a number from 0.001 to 3650"
+
+
+@pytest.mark.parametrize("text", ["True", "yes", "1", "on", "falsch"])
+def test_a_choice_of_yes_or_no_is_true_or_false(text: str) -> None:
+    assert refused(EXPIRE_UNEXPORTED=text) == "EXPIRE_UNEXPORTED must be true or false"
+
+
+@pytest.mark.parametrize(
+    "text", ["s3://letters", "Letters", "letters/", "le", "arn:aws:s3:::letters", "x" * 64, "-letters"]
+)
+def test_a_bucket_is_its_name(text: str) -> None:
+    assert refused(ARCHIVE_BUCKET=text) == "ARCHIVE_BUCKET must be the name of an S3 bucket"
 
 
 def test_the_usual_timeout_is_not_above_the_longest() -> None:
@@ -155,7 +174,8 @@ def test_what_opens_the_database_is_never_shown() -> None:  # F80
 
 
 NAMES = ["MONGODB_DATABASE", "TASK_TIMEOUT_SEC", "MAX_TASK_TIMEOUT_SEC", "CONCURRENCY", "BATCH_SIZE", "RETRY_SHARE",
-         "DEFAULT_TASK", "RETENTION_DAYS", "RETRY_POLICY", "SELECTION"]  # fmt: skip
+         "DEFAULT_TASK", "RETENTION_DAYS", "RETRY_POLICY", "SELECTION", "ARCHIVE_BUCKET",
+         "EXPIRE_UNEXPORTED"]  # fmt: skip
 
 
 def message_of(env: dict[str, str]) -> str:

@@ -25,6 +25,8 @@ KEY: Final = "key"
 RETENTION: Final = "retention"
 EXPORT: Final = "export"
 GROUPS: Final = "groups"
+RECENT: Final = "recent"
+REDRIVES: Final = "redrives"
 
 SMALL: Final = 100_000
 """Up to so many tasks, making an index takes no longer than an invocation can wait."""
@@ -33,6 +35,18 @@ OCCURRENCE_KEPT: Final = timedelta(hours=48)
 """Longer than anything delivers an occurrence: EventBridge Scheduler for 24 hours, then Lambda for another 6."""
 
 _A_DATE: Final = {"$type": "date"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long done and cancelled *tasks* are kept, and *dead_letters* once they may be removed at all."""
+
+    tasks: timedelta = timedelta(days=7)
+    dead_letters: timedelta = timedelta(days=30)
+
+
+KEPT: Final = Retention()
+"""What holds where nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +64,7 @@ class Index:
     expires: bool = False
     after: timedelta | None = None
 
-    def model(self, retention: timedelta) -> IndexModel:
+    def model(self, retention: Retention) -> IndexModel:
         """Return what ``create_indexes`` takes."""
         options: dict[str, Any] = {"name": self.name}
         if self.partial is not None:
@@ -61,9 +75,10 @@ class Index:
             options["expireAfterSeconds"] = self.seconds(retention)
         return IndexModel(list(self.keys), **options)
 
-    def seconds(self, retention: timedelta) -> int:
+    def seconds(self, retention: Retention) -> int:
         """Return how long its entries are kept."""
-        return int((retention if self.after is None else self.after).total_seconds())
+        kept = retention.dead_letters if self.collection == DEAD_LETTERS else retention.tasks
+        return int((kept if self.after is None else self.after).total_seconds())
 
 
 INDEXES: Final = (
@@ -111,14 +126,32 @@ INDEXES: Final = (
     Index(
         collection=DEAD_LETTERS,
         name=EXPORT,
-        keys=(("archived_at", ASCENDING), ("dead_lettered_at", ASCENDING)),
+        keys=(("archived_at", ASCENDING), ("retain_from", ASCENDING), ("dead_lettered_at", ASCENDING)),
     ),
     Index(
         collection=DEAD_LETTERS,
         name=GROUPS,
-        keys=(("fingerprint", ASCENDING), ("dead_lettered_at", ASCENDING)),
+        keys=(
+            ("fingerprint", ASCENDING),
+            ("dead_lettered_at", ASCENDING),
+            ("_id", ASCENDING),
+            ("redriven_at", ASCENDING),
+        ),
     ),
-    Index(collection=DEAD_LETTERS, name=RETENTION, keys=(("retain_from", ASCENDING),), expires=True),
+    Index(collection=DEAD_LETTERS, name=RECENT, keys=(("dead_lettered_at", ASCENDING), ("_id", ASCENDING))),
+    Index(
+        collection=DEAD_LETTERS,
+        name=REDRIVES,
+        keys=(("redrive_started_at", ASCENDING),),
+        partial={"redrive_started_at": _A_DATE},
+    ),
+    Index(
+        collection=DEAD_LETTERS,
+        name=RETENTION,
+        keys=(("retain_from", ASCENDING),),
+        partial={"redrive_started_at": None},  # one that is on its way back is the only copy
+        expires=True,
+    ),
     Index(collection=QUEUE_STATS, name=RETENTION, keys=(("minute", ASCENDING),), expires=True),
     Index(
         collection=OCCURRENCES,
@@ -137,7 +170,7 @@ def missing(db: Database[Any]) -> tuple[Index, ...]:
     return tuple(index for index in INDEXES if (index.collection, index.name) not in have)
 
 
-def maintain(db: Database[Any], *, retention: timedelta) -> tuple[Index, ...]:
+def maintain(db: Database[Any], *, retention: Retention) -> tuple[Index, ...]:
     """Make what is missing while the collections are small, and return what is left for `create` to make."""
     lacking = missing(db)
     is_small = db[TASKS].estimated_document_count() <= SMALL
@@ -149,10 +182,10 @@ def create(
     db: Database[Any],
     indexes: tuple[Index, ...] = INDEXES,
     *,
-    retention: timedelta,
+    retention: Retention = KEPT,
     change_retention: bool = True,
 ) -> None:
-    """Make *indexes* where they are missing and give the expiring ones this *retention*.
+    """Make *indexes* where they are missing and give the expiring ones their *retention*.
 
     Without *change_retention* only new ones get it: a shorter one removes tasks at once.
     Safe to repeat and to stop half-way. May take minutes on millions of tasks; nothing is blocked meanwhile.
@@ -179,7 +212,7 @@ def _make(collection: Collection[Any], new: list[IndexModel]) -> None:
         raise together from None
 
 
-def _change_retention(db: Database[Any], index: Index, made: Mapping[str, Any], retention: timedelta) -> None:
+def _change_retention(db: Database[Any], index: Index, made: Mapping[str, Any], retention: Retention) -> None:
     seconds = index.seconds(retention)
     if made.get("expireAfterSeconds") != seconds:
         db.command("collMod", index.collection, index={"name": index.name, "expireAfterSeconds": seconds})

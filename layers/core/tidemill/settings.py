@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from pydantic import ValidationError
 
 from tidemill.errors import SettingsError
+from tidemill.indexes import KEPT, Retention
 from tidemill.policies import SELECTIONS, RetryPolicy, Selection
 from tidemill.requests import MAX_CONCURRENCY, NAME_PATTERN, RetryOptions, problems
 from tidemill.retry import DEFAULT, PRESET_EXPECTED, PRESETS
@@ -47,7 +48,9 @@ class Settings:
     retry_share: float = DEFAULT_RETRY_SHARE
     retry: RetryPolicy = DEFAULT
     adopt_as: str | None = None
-    retention: timedelta = timedelta(days=7)
+    retention: Retention = KEPT
+    expire_unexported: bool = False
+    archive_bucket: str | None = None
     release: str = ""
 
 
@@ -85,7 +88,12 @@ def from_environment(env: Mapping[str, str]) -> Settings:
         selection=read("SELECTION", _selection, "weighted"),
         retry_share=read("RETRY_SHARE", _number(0, 1), DEFAULT_RETRY_SHARE),
         adopt_as=read("DEFAULT_TASK", _task_name, None),
-        retention=timedelta(days=read("RETENTION_DAYS", _number(0.001, 3650), 7.0)),
+        retention=Retention(
+            tasks=read("RETENTION_DAYS", _days, KEPT.tasks),
+            dead_letters=read("DEAD_LETTER_RETENTION_DAYS", _days, KEPT.dead_letters),
+        ),
+        expire_unexported=read("EXPIRE_UNEXPORTED", _yes_or_no, default=False),
+        archive_bucket=read("ARCHIVE_BUCKET", _bucket, None),
         release=read("AWS_LAMBDA_FUNCTION_VERSION", str, ""),
     )
     if not problems and settings.task_timeout > settings.max_task_timeout:
@@ -120,6 +128,22 @@ def _number(low: float, high: float) -> Callable[[str], float]:
 def _seconds(low: float, high: float) -> Callable[[str], timedelta]:
     number = _number(low, high)
     return lambda text: timedelta(seconds=number(text))
+
+
+def _days(text: str) -> timedelta:
+    return timedelta(days=_number(0.001, 3650)(text))
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise ValueError("must be true or false")
+    return text == "true"
+
+
+def _bucket(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", text):
+        raise ValueError("must be the name of an S3 bucket")
+    return text
 
 
 def _database(text: str) -> str:
