@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,16 +11,19 @@ import pytest
 from bson import Decimal128, ObjectId, Regex
 from bson.raw_bson import RawBSONDocument
 
-from tests.builders import MINUTE, add, claim, document, lease, stored
-from tests.conftest import ManualClock
+from tests.builders import MINUTE, add, document, lease, stored
+from tests.conftest import T0, ManualClock
 from tests.use_cases.conftest import Bench
-from tidemill import dead_letters
-from tidemill.archive import archive
+from tidemill.archive import Moved, move
+from tidemill.dead_letters import CHANGING, MARKS, moving, portions
+from tidemill.dead_letters.letters import MAX_DOCUMENT
+from tidemill.documents import DEAD_LETTERS
+from tidemill.fingerprint import fingerprint
 from tidemill.store import Tasks, claims
 
 
-def run(tasks: Tasks, dead: Tasks, clock: ManualClock) -> dict[str, int]:
-    return archive(tasks, dead, clock=clock, until=time.monotonic() + 60)
+def run(tasks: Tasks, dead: Tasks, clock: ManualClock) -> Moved:
+    return move(tasks, dead, clock=clock, until=time.monotonic() + 60)
 
 
 def failed(now: datetime, **fields: Any) -> dict[str, Any]:
@@ -35,7 +37,7 @@ def test_failed_tasks_are_moved_and_all_others_stay(
     ids = add(tasks, [failed(now) for _ in range(3)])
     add(tasks, [document(now, status=status) for status in ("pending", "processing", "done", "cancelled")])
 
-    assert run(tasks, dead, clock) == {"moved": 3, "stuck": 0}
+    assert run(tasks, dead, clock) == Moved(moved=3)
 
     assert tasks.count_documents({}) == 4
     assert [raw["_id"]["task"] for raw in dead.find()] == ids
@@ -78,7 +80,7 @@ def test_the_fields_of_a_task_survive_the_move_byte_for_byte(
 def test_any_id_is_moved(tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime, task_id: Any) -> None:
     add(tasks, [failed(now, _id=task_id)])
 
-    assert run(tasks, dead, clock) == {"moved": 1, "stuck": 0}
+    assert run(tasks, dead, clock) == Moved(moved=1)
     assert dead.count_documents({}) == 1
 
 
@@ -87,69 +89,177 @@ def test_a_move_that_stopped_after_the_insert_is_finished_by_the_next(
 ) -> None:
     add(tasks, [failed(now) for _ in range(3)])
     with monkeypatch.context() as patched:
-        patched.setattr(dead_letters, "remove", _die)
+        patched.setattr(moving, "remove", _die)
         with pytest.raises(KeyboardInterrupt):
             run(tasks, dead, clock)
     assert (tasks.count_documents({}), dead.count_documents({})) == (3, 3)
 
     clock.move(MINUTE)
-    assert run(tasks, dead, clock)["moved"] == 3
+    assert run(tasks, dead, clock) == Moved(moved=3, repeated=3)
     assert (tasks.count_documents({}), dead.count_documents({})) == (0, 3)
     assert {stored(dead, raw["_id"])["dead_lettered_at"] for raw in dead.find({}, {"_id": 1})} == {now}
 
 
-def test_more_than_a_batch_is_moved_and_what_cannot_be_stored_stays_and_stops_nothing(
+def test_a_document_that_is_full_loses_what_nobody_needs_and_is_moved_all_the_same(  # F43
     tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
 ) -> None:
-    yesterday = now - timedelta(days=1)
-    room = 16 * 1024 * 1024 - len(bson.encode(failed(yesterday, payload={"filler": ""})))
-    add(tasks, [failed(yesterday, payload={"filler": "x" * (room - 50)})])
-    add(tasks, [failed(now) for _ in range(1200)])
+    settings = {"priority": 7, "max_retries": 2, "timeout_sec": 600, "idempotency_key": "k", "settled_by": "t" * 32}
+    full = failed(now, payload={"filler": ""}, **settings)
+    full["payload"]["filler"] = "x" * (MAX_DOCUMENT - len(bson.encode(full)))
+    [task_id] = add(tasks, [full])
+    of_its_error = fingerprint(name="noop", code="ValueError", message="ValueError: no")
 
-    assert run(tasks, dead, clock) == {"moved": 1200, "stuck": 1}
-    assert (tasks.count_documents({}), dead.count_documents({})) == (1, 1200)
+    assert run(tasks, dead, clock) == Moved(moved=1)
+
+    letter = stored(dead, {"task": task_id, "redrives": 0})
+    assert letter["payload"] == full["payload"]
+    kept = ("priority", "max_retries", "timeout_sec", "idempotency_key", "reason", "created_at", "finished_at", "name")
+    assert {name: letter[name] for name in kept} == {name: full[name] for name in kept}
+    assert (letter["error"]["code"], letter["fingerprint"]) == ("ValueError", of_its_error)
+
+
+def test_what_cannot_be_stored_stays_with_a_reason_and_is_tried_again_later_each_time(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    dead.database.command("collMod", DEAD_LETTERS, validator={"name": {"$ne": "barred"}})
+    barred, *_ = add(tasks, [failed(now - MINUTE, name="barred"), *(failed(now) for _ in range(1200))])
+
+    assert run(tasks, dead, clock) == Moved(moved=1200, stuck=1)
+
+    waits = []
+    for attempts in range(1, 12):
+        task = stored(tasks, barred)
+        assert (task["archive_attempts"], task["archive_error"]) == (attempts, "MongoDB refuses it (code 121)")
+        waits.append(task["archive_retry_at"] - clock.at)
+        assert run(tasks, dead, clock) == Moved()
+        clock.at = task["archive_retry_at"]
+        assert run(tasks, dead, clock) == Moved(stuck=1)
+    assert waits == [min(timedelta(minutes=10) * 2**n, timedelta(days=1)) for n in range(11)]
+
+    dead.database.command("collMod", DEAD_LETTERS, validator={})
+    clock.move(timedelta(days=1))
+    assert run(tasks, dead, clock) == Moved(moved=1)
+    assert (
+        not {"archive_attempts", "archive_error", "archive_retry_at"}
+        & stored(dead, {"task": barred, "redrives": 0}).keys()
+    )
+
+
+def test_a_death_of_another_task_with_the_same_id_is_a_dead_letter_of_its_own(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in range(3):
+        died = now + timedelta(days=day)
+        add(tasks, [failed(died, _id="daily-report", created_at=died, payload={"day": day})])
+        with monkeypatch.context() as patched:
+            patched.setattr(moving, "remove", _die)
+            with pytest.raises(KeyboardInterrupt):
+                run(tasks, dead, clock)
+        assert run(tasks, dead, clock) == Moved(moved=1, repeated=1)
+
+    letters = [stored(dead, raw["_id"]) for raw in dead.find({}, {"_id": 1})]
+    assert [(one["_id"]["redrives"], one["payload"]["day"]) for one in letters] == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_marks_that_somebody_left_on_a_task_are_none_of_its_letter(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    long_ago = now - timedelta(days=400)
+    [task_id] = add(tasks, [failed(now, **dict.fromkeys(MARKS, long_ago))])
+
+    run(tasks, dead, clock)
+
+    letter = stored(dead, {"task": task_id, "redrives": 0})
+    assert (letter["dead_lettered_at"], len(letter["fingerprint"])) == (now, 16)
+    assert not set(CHANGING) & letter.keys()
+    assert bytes(next(dead.find()).raw).count(b"dead_lettered_at") == 1
 
 
 def test_a_document_failed_by_hand_is_a_dead_letter_too(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
     add(tasks, [{"_id": 1, "status": "failed"}, {"_id": 2, "status": "failed", "error": "text", "redrives": "x"}])
 
-    assert run(tasks, dead, clock) == {"moved": 2, "stuck": 0}
+    assert run(tasks, dead, clock) == Moved(moved=2)
     assert {raw["reason"] for raw in dead.find()} == {"not_retryable"}
 
 
 def test_who_failed_a_task_makes_no_difference_to_its_dead_letter(bench: Bench, dead: Tasks, now: datetime) -> None:
     bench.task("broken")(lambda _payload, _ctx: 1 / 0)
-    by_function, by_reclaim = add(
-        bench.tasks, [document(now, name="broken", max_retries=0), document(now, crashes=1, max_retries=0)]
+    bench.clock.move(timedelta(hours=1))
+    later = bench.clock.now()
+    by_function, by_reclaim, by_admission, by_sweep, by_quarantine = add(
+        bench.tasks,
+        [
+            document(now, name="broken", max_retries=0),
+            document(later, crashes=1, max_retries=0),
+            document(now, name="gone"),
+            document(later, expires_at=later + MINUTE, due_at=later + MINUTE, next_retry_at=later + MINUTE),
+            document(now, lane="sideways"),
+        ],
     )
 
-    claims.take(bench.tasks, [by_reclaim], lease=lease(now), now=now)
+    claims.take(bench.tasks, [by_reclaim], lease=lease(later), now=later)
     bench.execute()
     bench.clock.move(2 * MINUTE)
     bench.reclaim()
 
-    run(bench.tasks, dead, bench.clock)
+    assert run(bench.tasks, dead, bench.clock).moved == 5
 
-    one, two = (stored(dead, {"task": task_id, "redrives": 0}) for task_id in (by_function, by_reclaim))
-    assert set(one) == set(two)
-    assert (one["reason"], two["reason"]) == ("exhausted", "worker_lost")
+    letters = {
+        letter["_id"]["task"]: letter for letter in (stored(dead, raw["_id"]) for raw in dead.find({}, {"_id": 1}))
+    }
+    assert {task_id: letter["reason"] for task_id, letter in letters.items()} == {
+        by_function: "exhausted",
+        by_reclaim: "worker_lost",
+        by_admission: "unknown_task",
+        by_sweep: "expired",
+        by_quarantine: "malformed",
+    }
+    assert len({frozenset(letter) for letter in letters.values()}) == 1
+    assert {letter["next_retry_at"] for letter in letters.values()} == {None}
+    assert len({letter["fingerprint"] for letter in letters.values()}) == 5
 
 
-def test_two_archivers_at_once_make_one_dead_letter_a_task(bench: Bench, dead: Tasks, now: datetime) -> None:
-    add(bench.tasks, [failed(now) for _ in range(1500)])
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        {"status": "pending"},
+        {"status": "failed", "finished_at": T0 + MINUTE, "redrives": 1},
+    ],
+    ids=["claimed once more", "came back and died again"],
+)
+def test_what_has_a_new_life_when_it_would_be_deleted_stays(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, meanwhile: dict[str, Any]
+) -> None:
+    [task_id] = add(tasks, [failed(clock.now())])
+    remove = moving.remove
 
-    with ThreadPoolExecutor(2) as pool:
-        reports = list(pool.map(lambda _: run(bench.tasks, dead, bench.clock), range(2)))
+    def late(tasks: Tasks, moved: Any) -> int:
+        tasks.update_one({"_id": task_id}, {"$set": meanwhile})
+        return remove(tasks, moved)
 
-    assert sum(report["moved"] for report in reports) == 1500
-    assert (bench.tasks.count_documents({}), dead.count_documents({})) == (0, 1500)
+    with monkeypatch.context() as patched:
+        patched.setattr(moving, "remove", late)
+        assert run(tasks, dead, clock).moved == 0
+
+    assert stored(tasks, task_id)["status"] == meanwhile["status"]
 
 
-def test_a_task_claimed_after_a_failure_is_not_deleted(tasks: Tasks, now: datetime) -> None:
-    [task_id] = add(tasks, [document(now)])
-    claim(tasks, now)
+def test_a_move_holds_no_more_at_once_than_a_function_has_memory_for(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(tasks, [failed(now, payload={"filler": "x" * 1000}) for _ in range(20)])
+    sizes = []
+    bury = moving.bury
 
-    assert dead_letters.remove(tasks, [task_id]) == 0
+    def noted(dead: Tasks, letters: Any) -> Any:
+        sizes.append(len(letters))
+        return bury(dead, letters)
+
+    monkeypatch.setattr(moving, "bury", noted)
+    monkeypatch.setattr(portions, "MAX_BYTES", 5000)
+
+    assert run(tasks, dead, clock).moved == 20
+    assert max(sizes) <= 5
 
 
 def _die(*_: Any) -> int:

@@ -17,7 +17,7 @@ from tests.claimers import a_claimer
 from tests.use_cases.conftest import LIFE, Bench
 from tests.use_cases.containers import Container
 from tidemill import Fail
-from tidemill.archive import archive
+from tidemill.archive import move
 from tidemill.executor import Report
 from tidemill.model import Succeeded
 from tidemill.settlement import Settlement
@@ -68,7 +68,7 @@ def test_a_worker_that_lost_its_lease_changes_nothing_and_counts_no_success(  # 
     assert (reports[0]["lost"], reports[0]["done"]) == (0, 1)
     counted = list(bench.db["queue_stats"].find())
     assert [sum(one.get(name, 0) for one in counted) for name in ("done", "failed", "retried")] == [1, 0, 0]
-    assert archive(bench.tasks, dead, clock=bench.clock, until=1e12)["moved"] == 0
+    assert move(bench.tasks, dead, clock=bench.clock, until=1e12).moved == 0
 
 
 def test_a_function_may_run_until_its_invocation_ends(bench: Bench, now: datetime) -> None:  # F04

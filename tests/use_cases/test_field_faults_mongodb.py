@@ -20,7 +20,7 @@ from tests.unit.make import eventually
 from tests.use_cases.conftest import Bench
 from tests.use_cases.containers import Container
 from tidemill import Fail, Queue, Retry, indexes
-from tidemill.archive import archive
+from tidemill.archive import move
 from tidemill.documents import DEAD_LETTERS
 from tidemill.settings import Settings
 from tidemill.store import Tasks, lookups, open_tasks
@@ -47,12 +47,15 @@ def test_retention_removes_what_has_ended_and_nothing_else(db: Database[Any], ta
         ],
     )
     add(tasks, [document(old, status=status, retain_from=today - 8 * DAY) for status in ("done", "cancelled")])
-    letters: list[dict[str, Any]] = [{"_id": {"task": n, "redrives": 0}, "dead_lettered_at": old} for n in range(3)]
-    add(dead, [letters[0], letters[1] | {"retain_from": today}, letters[2] | {"retain_from": today - 8 * DAY}])
+    letters: list[dict[str, Any]] = [{"_id": {"task": n, "redrives": 0}, "dead_lettered_at": old} for n in range(4)]
+    over = {"retain_from": today - 31 * DAY}
+    add(dead, [letters[0], letters[1] | {"retain_from": today - 29 * DAY}, letters[2] | over])
+    add(dead, [letters[3] | over | {"redrive_started_at": today}])  # it would be nowhere else
 
-    assert eventually(lambda: db["tasks"].count_documents({}) == len(kept) and dead.count_documents({}) == 2, within=20)
+    assert eventually(lambda: db["tasks"].count_documents({}) == len(kept) and dead.count_documents({}) == 3, within=20)
 
     assert sorted(one["_id"] for one in db["tasks"].find()) == sorted(kept)
+    assert sorted(one["_id"]["task"] for one in dead.find()) == [0, 1, 3]
 
 
 def test_only_what_has_ended_well_is_marked_to_be_removed(bench: Bench, dead: Tasks, now: datetime) -> None:  # F85
@@ -73,7 +76,7 @@ def test_only_what_has_ended_well_is_marked_to_be_removed(bench: Bench, dead: Ta
 
     marked = {one["status"] for one in bench.db["tasks"].find({"retain_from": {"$exists": True}})}
     assert marked == {"done", "cancelled"}
-    assert archive(bench.tasks, dead, clock=bench.clock, until=1e12)["moved"] == 3
+    assert move(bench.tasks, dead, clock=bench.clock, until=1e12).moved == 3
     assert dead.count_documents({"retain_from": {"$exists": True}}) == 0
 
 
@@ -107,7 +110,7 @@ def test_no_option_of_a_uri_weakens_a_write_or_moves_a_read(  # F87, F88
         add(bench.tasks, [lost(now), document(now, attempts=9, max_retries=0)])
         weak.execute(clock=weak.clock)
         weak.reclaim(dead_owner="dead")
-        archive(open_tasks(weak.db), open_tasks(weak.db, DEAD_LETTERS), clock=weak.clock, until=1e12)
+        move(open_tasks(weak.db), open_tasks(weak.db, DEAD_LETTERS), clock=weak.clock, until=1e12)
 
     names = {name for name, _ in sent.commands}
     assert names >= {"insert", "update", "delete", "findAndModify", "find", "aggregate"}
@@ -128,7 +131,7 @@ def test_the_functions_work_whatever_the_uri_says_of_writes(  # F87, F88
 def test_a_lone_server_without_transactions_will_do() -> None:  # F89
     with Mongod(standalone=True) as server, MongoClient[dict[str, Any]](server.uri, tz_aware=True) as client:
         db = client["alone"]
-        indexes.create(db, retention=7 * DAY)
+        indexes.create(db)
         db["task_types"].insert_one({"_id": "noop", "http": True})
         _work_through(server.uri, db)
 

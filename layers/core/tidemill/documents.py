@@ -33,6 +33,9 @@ OCCURRENCES: Final = "occurrences"
 RAW: Final = CodecOptions(document_class=RawBSONDocument)
 _STRICT: Final = CodecOptions[dict[str, Any]](tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 FORGIVING: Final = _STRICT.with_options(unicode_decode_error_handler="replace")
+_OPENED: Final = RAW.with_options(
+    tz_aware=True, unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_AUTO
+)
 MAX_ATTEMPTS: Final = 2**31 - 1
 """What ``attempts`` stays below, so that one more can be counted."""
 
@@ -54,6 +57,11 @@ def decode(raw: RawBSONDocument) -> dict[str, Any]:
         return _decoded(raw, _STRICT)
     except InvalidBSON:
         return _decoded(raw, FORGIVING)
+
+
+def opened(raw: RawBSONDocument) -> RawBSONDocument:
+    """Return *raw* with its first level decoded as `decode` does it; what is below keeps its bytes."""
+    return RawBSONDocument(bytes(raw.raw), _OPENED)
 
 
 def read(raw: RawBSONDocument) -> Task | Malformed:
@@ -142,6 +150,7 @@ def _task(doc: dict[str, Any]) -> Task:
         source=_text(trace, "source"),
         correlation_id=_text(trace, "correlation_id"),
         traceparent=_text(trace, "traceparent"),
+        archive_error=_text(doc, "archive_error"),
     )
 
 

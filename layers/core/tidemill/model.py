@@ -54,7 +54,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One unit of work as it stood when it was read. The fields are those of the document."""
+    """One unit of work as it stood when it was read. The fields are those of the document.
+
+    ``archive_error``: why it could not be moved to the dead letters, where it could not.
+    """
 
     id: TaskId
     name: str
@@ -86,6 +89,7 @@ class Task:
     source: str | None
     correlation_id: str | None
     traceparent: str | None
+    archive_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import bson
@@ -20,13 +20,12 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.cursor import Cursor
 
 from tidemill import indexes
-from tidemill.classify import bounded
 from tidemill.documents import decode, read
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.model import Malformed, Status, Task, TaskId
 from tidemill.store.collections import Tasks, translated
 from tidemill.store.gauges import MANY
-from tidemill.store.lean import LEAN
+from tidemill.store.lean import brief, listed
 
 WALK: Final = 10_000
 """So many tasks are examined at a time where no index leads to those that are asked for."""
@@ -35,20 +34,8 @@ LONG_WALK: Final = 50_000
 LONG_SEC: Final = 0.3
 """A page that has found nothing yet goes on for so many tasks or so long: somebody waits for its answer."""
 
-MAX_FIELD: Final = 2 * 1024
-MAX_ERROR: Final = 16 * 1024
-"""Bytes of a field of a listed task: a larger one was written by hand, and comes as if it were not there."""
-
-MAX_MESSAGE: Final = 500
-"""Characters of an error message in a list; `lookups.get` has all of it."""
-
 _BY_STATUS: Final = {"pending": indexes.CLAIM, "processing": indexes.LEASES, "failed": indexes.FAILED}
 _BY_ID: Final = "_id_"
-_SHOWN: Final = (
-    "name", "queue", "status", "lane", "priority", "due_at", "next_retry_at", "attempts", "max_retries",
-    "backoff_policy", "timeout_sec", "expires_at", "created_at", "updated_at", "finished_at", "lease", "settled_by",
-    "cancel_requested_at", "reason", "crashes", "redrives", "idempotency_key", "trace",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,32 +150,9 @@ def _shown(tasks: Tasks, ids: Sequence[TaskId], where: dict[str, Any]) -> tuple[
     """Return those of *ids* that still match, without what makes them large."""
     if not ids:
         return ()
-    stages: list[dict[str, Any]] = [{"$match": {"_id": {"$in": list(ids)}} | where}, {"$sort": {"_id": -1}}, *_LEAN]
+    stages: list[dict[str, Any]] = [{"$match": {"_id": {"$in": list(ids)}} | where}, {"$sort": {"_id": -1}}, *listed()]
     with translated():
-        return tuple(_brief(read(raw)) for raw in tasks.aggregate(stages, hint=_BY_ID, batchSize=len(ids) + 1))
-
-
-def _brief(task: Task | Malformed) -> Task | Malformed:
-    if isinstance(task, Malformed) or task.error is None:
-        return task
-    return replace(task, error=replace(task.error, message=bounded(task.error.message, MAX_MESSAGE)))
-
-
-def _unless_larger(field: str, limit: int) -> dict[str, Any]:
-    is_small = {"$lte": [{"$bsonSize": {"of": f"${field}"}}, limit]}
-    return {"$cond": [is_small, f"${field}", None]}
-
-
-_LEAN: Final[tuple[dict[str, Any], ...]] = (
-    LEAN,
-    {
-        "$project": {
-            "payload": 1,
-            "error": _unless_larger("error", MAX_ERROR),
-            **{field: _unless_larger(field, MAX_FIELD) for field in _SHOWN},
-        }
-    },
-)
+        return tuple(brief(read(raw)) for raw in tasks.aggregate(stages, hint=_BY_ID, batchSize=len(ids) + 1))
 
 
 def _edge(raw: RawBSONDocument) -> Any:  # noqa: ANN401 - an id of any type

@@ -26,6 +26,9 @@ CLAIMABLE: Final[dict[str, Any]] = {
 }
 """What a pending document must look like for a claim to see and stamp it."""
 
+SWEEP: Final = "sweep"
+"""What ``settled_by`` says of a task that was never leased when it failed."""
+
 # Not "array": the server looks for arrays in the documents, all of them, and finds their elements by type anyway.
 _NEITHER: Final = [
     "double", "object", "binData", "objectId", "bool", "regex", "javascript", "int", "timestamp", "long", "decimal",
@@ -85,7 +88,7 @@ def expired(tasks: Tasks, *, now: datetime, limit: int, but: Sequence[TaskId] = 
 
 def expire(tasks: Tasks, ids: Sequence[TaskId], *, now: datetime) -> Written:
     """Fail those of *ids* that are still pending, unstarted and past their ``expires_at``."""
-    failed = _failed("expired", EXPIRED, now=now)
+    failed = {"$set": _failed("expired", EXPIRED, now=now)["$set"] | {"next_retry_at": None}}
     return write_each(tasks, [UpdateOne({"_id": one} | _past_expiry(now), failed) for one in ids])
 
 
@@ -104,7 +107,8 @@ def _malformed(document: Malformed, *, now: datetime) -> dict[str, Any]:
 
 def _failed(reason: Reason, message: str, *, now: datetime) -> dict[str, Any]:
     error = error_document(message=message, code=reason, at=now)
-    return {"$set": {"status": "failed", "reason": reason, "error": error, "finished_at": now, "updated_at": now}}
+    ended: dict[str, Any] = {"status": "failed", "reason": reason, "error": error, "settled_by": SWEEP}
+    return {"$set": ended | {"finished_at": now, "updated_at": now}}
 
 
 def _out_of_sight(found_queues: list[Any]) -> Iterator[dict[str, Any]]:

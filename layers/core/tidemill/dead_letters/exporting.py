@@ -1,0 +1,61 @@
+"""Dead letters that are not in S3 yet: found, and marked once they are or cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from bson.raw_bson import RawBSONDocument
+from pymongo import ASCENDING, UpdateOne
+
+from tidemill import indexes
+from tidemill.dead_letters.portions import portions
+from tidemill.dead_letters.trying import tried_in_vain
+from tidemill.dead_letters.values import CHANGING
+from tidemill.documents import DEAD_LETTERS, opened
+from tidemill.store import Tasks, translated
+from tidemill.store.writes import Written, write_each
+
+_UNEXPORTED: Final = {"archived_at": None}
+_OLDEST_FIRST: Final = (("archived_at", ASCENDING), ("retain_from", ASCENDING), ("dead_lettered_at", ASCENDING))
+_TRIES: Final = ("export_attempts", "export_error", "export_retry_at")
+
+
+def unexported(dead: Tasks, *, limit: int, batch: int, now: datetime) -> Iterator[list[RawBSONDocument]]:
+    """Yield letters that are not exported, the oldest first, without the fields that change: *limit* at most.
+
+    They come up to *batch* at a time, and fewer where they are large. Those that could not be put are left out until
+    they are to be tried again.
+    """
+    where = _UNEXPORTED | {"export_retry_at": {"$not": {"$gt": now}}}
+    with translated(DEAD_LETTERS):
+        found = dead.find(where, dict.fromkeys(CHANGING, 0), hint=indexes.EXPORT)
+        yield from portions(found.sort(_OLDEST_FIRST).limit(limit).batch_size(batch), most=batch)
+
+
+def count_unexported(dead: Tasks, *, limit: int) -> int:
+    """Return how many letters are not exported, counted up to *limit*."""
+    with translated(DEAD_LETTERS):
+        return dead.count_documents(_UNEXPORTED, hint=indexes.EXPORT, limit=limit)
+
+
+def mark_exported(dead: Tasks, letters: Sequence[RawBSONDocument], *, now: datetime) -> Written:
+    """Note that *letters* are in S3; their retention counts from *now*.
+
+    One that was marked before is left as it is, and is not among those that changed.
+    """
+    change = {"$set": {"archived_at": now, "retain_from": now}, "$unset": dict.fromkeys(_TRIES, "")}
+    return write_each(dead, [UpdateOne(_still_unexported(raw), change) for raw in letters])
+
+
+def put_off(dead: Tasks, refused: Sequence[tuple[RawBSONDocument, str]], *, now: datetime) -> Written:
+    """Note of letters that they cannot be put and why, and when to try again: later each time."""
+    return write_each(
+        dead,
+        [UpdateOne(_still_unexported(raw), tried_in_vain("export", why=why, now=now)) for raw, why in refused],
+    )
+
+
+def _still_unexported(raw: RawBSONDocument) -> dict[str, Any]:
+    return {"_id": {"$eq": opened(raw)["_id"]}, **_UNEXPORTED}

@@ -1,0 +1,100 @@
+"""From the failed tasks to the dead letters: insert there first, delete here last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from bson.raw_bson import RawBSONDocument
+from pymongo import ASCENDING, DESCENDING, DeleteOne, UpdateOne
+from pymongo.errors import BulkWriteError
+
+from tidemill import indexes
+from tidemill.dead_letters.deaths import other_deaths
+from tidemill.dead_letters.portions import portions
+from tidemill.dead_letters.trying import tried_in_vain
+from tidemill.dead_letters.values import MARKS
+from tidemill.documents import DEAD_LETTERS, opened
+from tidemill.store import Tasks, translated
+from tidemill.store.intake import DUPLICATE_KEY
+from tidemill.store.writes import write_each
+
+_TRIES: Final = ("archive_attempts", "archive_error", "archive_retry_at")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buried:
+    """What became of letters that were to be inserted, by their place among them.
+
+    Attributes:
+        new: Were inserted.
+        there: Had been inserted before.
+        taken: Their id belongs to another death of a task with the same id; with the next number that is free.
+        refused: The server refuses them, with its word for why.
+    """
+
+    new: tuple[int, ...] = ()
+    there: tuple[int, ...] = ()
+    taken: Mapping[int, int] = field(default_factory=dict)
+    refused: Mapping[int, str] = field(default_factory=dict)
+
+
+def failed(tasks: Tasks, *, limit: int, now: datetime, newest_first: bool = False) -> Iterator[list[RawBSONDocument]]:
+    """Yield failed tasks, up to *limit* at a time, the longest failed first, without fields that we are to set.
+
+    Those that could not be moved are left out until they are to be tried again.
+    """
+    where: dict[str, Any] = {"status": "failed", "archive_retry_at": {"$not": {"$gt": now}}}
+    with translated():
+        found = tasks.find(where, dict.fromkeys([*MARKS, *_TRIES], 0), hint=indexes.FAILED)
+        order = DESCENDING if newest_first else ASCENDING
+        yield from portions(found.sort("finished_at", order).batch_size(limit), most=limit)
+
+
+def bury(dead: Tasks, letters: Sequence[RawBSONDocument]) -> Buried:
+    """Insert *letters*, each unless it is there already."""
+    if not letters:
+        return Buried()
+    wrong: list[dict[str, Any]] = []
+    with translated(DEAD_LETTERS):
+        try:
+            dead.insert_many(letters, ordered=False)
+        except BulkWriteError as error:
+            wrong = error.details["writeErrors"]
+            if not wrong:
+                raise
+    refused = {one["index"]: _word(one) for one in wrong if one["code"] != DUPLICATE_KEY}
+    repeated = {one["index"]: letters[one["index"]] for one in wrong if one["code"] == DUPLICATE_KEY}
+    taken = other_deaths(dead, repeated)
+    return Buried(
+        new=tuple(index for index in range(len(letters)) if index not in refused and index not in repeated),
+        there=tuple(index for index in repeated if index not in taken),
+        taken=taken,
+        refused=refused,
+    )
+
+
+def remove(tasks: Tasks, moved: Sequence[RawBSONDocument]) -> int:
+    """Delete what was *moved*, but what has come back or died once more since it was read; return how many."""
+    if not moved:
+        return 0
+    deletions = [DeleteOne(_as_it_died(raw)) for raw in moved]
+    with translated():
+        return tasks.bulk_write(deletions, ordered=False).deleted_count
+
+
+def put_off(tasks: Tasks, stuck: Sequence[tuple[RawBSONDocument, str]], *, now: datetime) -> None:
+    """Note of failed tasks that they cannot be moved and why, and when to try again: later each time."""
+    updates = [UpdateOne(_as_it_died(raw), tried_in_vain("archive", why=why, now=now)) for raw, why in stuck]
+    write_each(tasks, updates)
+
+
+def _as_it_died(raw: RawBSONDocument) -> dict[str, Any]:
+    task = opened(raw)
+    return {"_id": {"$eq": task["_id"]}, "status": "failed", "finished_at": {"$eq": task.get("finished_at")}}
+
+
+def _word(error: Mapping[str, Any]) -> str:
+    return f"MongoDB refuses it (code {error['code']})"

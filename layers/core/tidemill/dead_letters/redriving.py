@@ -1,0 +1,182 @@
+"""The steps of a redrive, one function per MongoDB operation. A letter that is on its way back bears marks.
+
+Who set the marks knows their token, and every write that rests on them names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import bson
+from bson.max_key import MaxKey
+from bson.raw_bson import RawBSONDocument
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
+
+from tidemill import indexes
+from tidemill.dead_letters.letters import redrives_of
+from tidemill.dead_letters.values import MARKS
+from tidemill.dead_letters.which import BY_ID
+from tidemill.documents import DEAD_LETTERS, decode, opened
+from tidemill.model import TaskId
+from tidemill.store import Tasks, translated
+from tidemill.store.writes import write_each
+
+_MARKS: Final = ("redrive_started_at", "redrive_due_at", "redrive_token", "redrive_drops_expiry")
+_UNMARKED: Final = dict.fromkeys(_MARKS, "")
+
+SHOWN: Final[dict[str, Any]] = {"dead_lettered_at": 1, **dict.fromkeys(_MARKS, 1), "size": {"$bsonSize": "$$ROOT"}}
+"""The projection of a letter that `bodies` leads from to the rest."""
+
+ANEW: Final = (
+    "status", "lane", "due_at", "next_retry_at", "attempts", "updated_at", "finished_at", "error", "attempt_log",
+    "redrives", "result",
+)  # fmt: skip
+"""The fields that a redriven task has values of its own in."""
+
+_GONE: Final = (
+    *MARKS, "reason", "lease", "settled_by", "cancel_requested_at", "released_key", "retain_from", "archive_attempts",
+    "archive_error", "archive_retry_at",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A letter that is to go on its way back, and the token that it bears so far."""
+
+    id: Any
+    due_at: datetime
+    drops_expiry: bool
+    former: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """A task that is there."""
+
+    id: TaskId
+    redrives: int
+    status: str
+
+
+def cut_short(dead: Tasks, *, before: datetime, limit: int) -> list[RawBSONDocument]:
+    """Return letters that set out on their way back at *before* or earlier, the first one first."""
+    where = {"redrive_started_at": {"$type": "date", "$lte": before}, "redriven_at": None}
+    with translated(DEAD_LETTERS):
+        found = dead.find(where, SHOWN, hint=indexes.REDRIVES).sort("redrive_started_at")
+        return list(found.limit(limit).batch_size(limit + 1))
+
+
+def bodies(dead: Tasks, ids: Sequence[Any], *, without: Iterable[str] = ()) -> dict[bytes, RawBSONDocument]:
+    """Return by their ids what of letters becomes that of tasks, byte for byte, except the fields in *without*."""
+    left_out = dict.fromkeys([*ANEW, *_GONE, *without], 0)
+    with translated(DEAD_LETTERS):
+        found = dead.find({"_id": {"$in": list(ids)}}, left_out, hint=BY_ID).batch_size(len(ids) + 1)
+        return {key_of(opened(raw)["_id"]): raw for raw in found}
+
+
+def alive(tasks: Tasks, ids: Sequence[TaskId]) -> dict[bytes, Alive]:
+    """Return which of these tasks are there, by their ids. None of *ids* may be a regular expression."""
+    shown = {"redrives": 1, "status": 1}
+    with translated():
+        found = [
+            decode(raw) for raw in tasks.find({"_id": {"$in": list(ids)}}, shown, hint=BY_ID, batch_size=len(ids) + 1)
+        ]
+    return {
+        key_of(one["_id"]): Alive(id=one["_id"], redrives=redrives_of(one), status=str(one.get("status")))
+        for one in found
+    }
+
+
+def holders(tasks: Tasks, keys: Sequence[str]) -> dict[str, TaskId]:
+    """Return which of the idempotency *keys* are held, and by which task each."""
+    if not keys:
+        return {}
+    where = {"idempotency_key": {"$gt": "", "$in": list(keys)}}
+    with translated():
+        found = tasks.find(where, {"idempotency_key": 1}, hint=indexes.KEY, batch_size=len(keys) + 1)
+        return {one["idempotency_key"]: one["_id"] for one in map(decode, found)}
+
+
+def died_since(dead: Tasks, letters: Sequence[tuple[TaskId, int]]) -> set[bytes]:
+    """Return the ids of those tasks that have died once more, after so many redrives."""
+    if not letters:
+        return set()
+    later = [
+        {"_id": {"$gt": {"task": task, "redrives": redrives}, "$lte": {"task": task, "redrives": MaxKey()}}}
+        for task, redrives in letters
+    ]
+    with translated(DEAD_LETTERS):
+        found = dead.find({"$or": later}, {"_id": 1}, hint=BY_ID)
+        return {key_of(opened(opened(raw)["_id"])["task"]) for raw in found}
+
+
+def mark(dead: Tasks, marks: Sequence[Mark], *, token: str, now: datetime) -> int:
+    """Set out with letters that are open and bear the token they were read with; return how many they are."""
+    return _write(
+        dead,
+        [(one.id, one.former) for one in marks],
+        [
+            {
+                "$set": {
+                    "redrive_started_at": now,
+                    "redrive_due_at": one.due_at,
+                    "redrive_token": token,
+                    "redrive_drops_expiry": one.drops_expiry,
+                }
+            }
+            for one in marks
+        ],
+    )
+
+
+def standing(dead: Tasks, ids: Sequence[Any]) -> dict[bytes, object]:
+    """Return the tokens of those of these letters that are open, by their ids."""
+    where = {"_id": {"$in": list(ids)}, "redriven_at": None}
+    with translated(DEAD_LETTERS):
+        found = dead.find(where, {"redrive_token": 1}, hint=BY_ID, batch_size=len(ids) + 1)
+        return {key_of(opened(raw)["_id"]): decode(raw).get("redrive_token") for raw in found}
+
+
+def insert(tasks: Tasks, documents: Sequence[RawBSONDocument]) -> dict[int, int]:
+    """Insert what can be inserted; return the server's code for what cannot, by its place."""
+    wrong: list[dict[str, Any]] = []
+    with translated():
+        try:
+            tasks.insert_many(documents, ordered=False)
+        except BulkWriteError as error:
+            wrong = error.details["writeErrors"]
+            if not wrong:
+                raise
+    return {one["index"]: one["code"] for one in wrong}
+
+
+def close(dead: Tasks, letters: Sequence[tuple[Any, object]], *, now: datetime) -> int:
+    """Note that the tasks of marked letters are back, each given with its token; return of how many."""
+    update = {"$set": {"redriven_at": now}, "$unset": _UNMARKED}
+    return _write(dead, letters, [update] * len(letters))
+
+
+def take_back(dead: Tasks, letters: Sequence[tuple[Any, object]]) -> int:
+    """Leave marked letters, each given with its token, as they were before; return how many."""
+    return _write(dead, letters, [{"$unset": _UNMARKED}] * len(letters))
+
+
+def key_of(value: Any) -> bytes:  # noqa: ANN401 - an id of any type
+    """Return an id as something to look up by."""
+    return bson.encode({"": value})
+
+
+def _write(dead: Tasks, letters: Sequence[tuple[Any, object]], updates: Sequence[Mapping[str, Any]]) -> int:
+    return write_each(
+        dead,
+        [
+            UpdateOne(
+                {"_id": {"$eq": letter_id}, "redriven_at": None, "redrive_token": {"$eq": token}}, update, hint=BY_ID
+            )
+            for (letter_id, token), update in zip(letters, updates, strict=True)
+        ],
+    ).changed

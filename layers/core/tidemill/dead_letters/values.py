@@ -1,0 +1,95 @@
+"""A dead letter as it is read, and what it is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import bson
+from bson.raw_bson import RawBSONDocument
+
+from tidemill.documents import decode, read
+from tidemill.model import Malformed, Task, TaskId
+
+CHANGING: Final = (
+    "archived_at", "export_attempts", "export_error", "export_retry_at", "redrive_started_at", "redrive_due_at",
+    "redrive_token", "redrive_drops_expiry", "redriven_at", "retain_from",
+)  # fmt: skip
+"""The fields of a dead letter that change after the move; the export leaves them out."""
+
+MARKS: Final = ("dead_lettered_at", "fingerprint", *CHANGING)
+"""The fields that a dead letter has and its task has not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterId:
+    """A task, and how often it had come back from the dead letters when it died."""
+
+    task: TaskId
+    redrives: int
+
+    def document(self) -> dict[str, Any]:
+        """Return it as it is stored."""
+        return {"task": self.task, "redrives": self.redrives}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A dead letter as it stood when it was read.
+
+    Attributes:
+        task: As it died, under its own id.
+        export_attempts: How often the bucket has refused it; ``export_error`` says why.
+        redrive_started_at: Set while a redrive is under way, or was cut short.
+    """
+
+    id: LetterId
+    task: Task | Malformed
+    dead_lettered_at: datetime | None
+    fingerprint: str
+    reason: str | None
+    archived_at: datetime | None
+    redrive_started_at: datetime | None
+    redriven_at: datetime | None
+    export_attempts: int
+    export_error: str | None
+    export_retry_at: datetime | None
+
+
+def read_letter(raw: RawBSONDocument) -> Letter:
+    """Return the dead letter that *raw* holds, whatever people have made of it."""
+    document = decode(raw)
+    letter_id = id_of(document.get("_id"))
+    own = RawBSONDocument(bson.encode({**document, "_id": letter_id.task}))
+    tried = document.get("export_attempts")
+    return Letter(
+        id=letter_id,
+        task=read(own),
+        dead_lettered_at=_date(document, "dead_lettered_at"),
+        fingerprint=_text(document, "fingerprint") or "",
+        reason=_text(document, "reason"),
+        archived_at=_date(document, "archived_at"),
+        redrive_started_at=_date(document, "redrive_started_at"),
+        redriven_at=_date(document, "redriven_at"),
+        export_attempts=tried if isinstance(tried, int) else 0,
+        export_error=_text(document, "export_error"),
+        export_retry_at=_date(document, "export_retry_at"),
+    )
+
+
+def id_of(stored: Any) -> LetterId:  # noqa: ANN401 - whatever people have made of it
+    """Return the id that a decoded dead letter is stored under."""
+    if isinstance(stored, dict) and stored.keys() == {"task", "redrives"} and isinstance(stored["redrives"], int):
+        return LetterId(task=stored["task"], redrives=stored["redrives"])
+    return LetterId(task=stored, redrives=0)
+
+
+def _date(document: dict[str, Any], name: str) -> datetime | None:
+    value = document.get(name)
+    return value if isinstance(value, datetime) else None
+
+
+def _text(document: dict[str, Any], name: str) -> str | None:
+    value = document.get(name)
+    return value if isinstance(value, str) else None
