@@ -1,0 +1,118 @@
+"""A dead letter as an object: the key it is stored under, what is in it, and the way back.
+
+The object is gzip of one JSON object, in UTF-8 and strict::
+
+    {"format": "tidemill.dead_letter", "schema_version": 1, "dead_letter": <the letter in canonical Extended JSON>}
+
+Where Extended JSON does not lead back to the very bytes of the letter (text that is no UTF-8, names that are there
+twice, a payload that looks like Extended JSON itself), they stand in ``bson`` beside it, and hold.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import zlib
+from typing import Any, Final
+
+import bson
+from bson import json_util
+from bson.codec_options import DatetimeConversion
+from bson.errors import BSONError
+from bson.raw_bson import RawBSONDocument
+
+from tidemill.dead_letters.letters import MAX_DOCUMENT
+from tidemill.documents import decode
+from tidemill.export.canonical import canonical
+from tidemill.export.values import NotALetterError
+
+FORMAT: Final = "tidemill.dead_letter"
+SCHEMA_VERSION: Final = 1
+MAX_TEXT: Final = 10 * MAX_DOCUMENT
+"""Bytes. A letter has fewer as JSON, even where each of its characters is written as six."""
+
+_GZIP: Final = b"\x1f\x8b"
+_OF_NO_SYSTEM: Final = b"\xff"
+_BROKEN: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, BSONError, RecursionError)
+"""What reading something for Extended JSON raises where it is none."""
+
+_READ: Final = json_util.JSONOptions(
+    json_mode=json_util.JSONMode.CANONICAL, tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO
+)
+
+
+def content(raw: RawBSONDocument) -> bytes:
+    """Return the object of the letter *raw*, read without the fields that change: the same bytes each time."""
+    text = _readable(raw)
+    parts = [f'{{"format":"{FORMAT}","schema_version":{SCHEMA_VERSION},"dead_letter":', text or "null"]
+    if text is None or not _leads_back(text, raw):
+        data = base64.b64encode(raw.raw).decode()
+        parts.append(f',"bson":{{"$binary":{{"base64":"{data}","subType":"00"}}}}')
+    return _packed("".join([*parts, "}"]).encode())
+
+
+def restored(body: bytes) -> RawBSONDocument:
+    """Return the letter that an object holds, bit for bit; it may have been unpacked.
+
+    Raises:
+        NotALetterError: It is no such object, or of a schema that this release does not know.
+    """
+    text = _unpacked(body)
+    try:
+        envelope = json.loads(text)
+    except (ValueError, RecursionError):
+        raise NotALetterError("this is no exported dead letter: it is not JSON") from None
+    if not isinstance(envelope, dict) or envelope.get("format") != FORMAT:
+        raise NotALetterError(f"this is no exported dead letter: its format is not {FORMAT}")
+    if envelope.get("schema_version") != SCHEMA_VERSION:
+        raise NotALetterError(
+            f"this dead letter is of another schema than {SCHEMA_VERSION}: a newer release of tidemill restores it"
+        )
+    try:
+        letter = RawBSONDocument(_bytes(envelope, text))
+        if "_id" in decode(letter):
+            return letter
+    except _BROKEN:
+        pass
+    raise NotALetterError("this dead letter is damaged: what it holds is no document")
+
+
+def _readable(raw: RawBSONDocument) -> str | None:
+    try:
+        return canonical(decode(raw))
+    except _BROKEN:
+        return None
+
+
+def _leads_back(text: str, raw: RawBSONDocument) -> bool:
+    try:
+        return bson.encode(json_util.loads(text, json_options=_READ)) == raw.raw
+    except _BROKEN:
+        return False
+
+
+def _bytes(envelope: dict[str, Any], text: str) -> bytes:
+    if "bson" in envelope:
+        return base64.b64decode(envelope["bson"]["$binary"]["base64"], validate=True)
+    return bson.encode(json_util.loads(text, json_options=_READ)["dead_letter"])
+
+
+def _packed(text: bytes) -> bytes:
+    packed = gzip.compress(text, mtime=0)
+    # The system it was made on is in there, and what that is called depends on the release of Python.
+    return packed[:9] + _OF_NO_SYSTEM + packed[10:]
+
+
+def _unpacked(body: bytes) -> str:
+    try:
+        if not body.startswith(_GZIP):
+            return body.decode()
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed:
+            text = packed.read(MAX_TEXT + 1)
+        if len(text) <= MAX_TEXT:
+            return text.decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError):
+        pass
+    raise NotALetterError("this is no exported dead letter: it cannot be unpacked")

@@ -1,0 +1,98 @@
+"""Putting the objects of letters side by side, until all are there or it is time to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from bson.raw_bson import RawBSONDocument
+
+from tidemill.export.keys import key_of
+from tidemill.export.objects import content
+from tidemill.export.values import ExportError, Put
+
+
+@dataclass(slots=True, kw_only=True)
+class Tried:
+    """What became of letters: those in neither list are as they were."""
+
+    put: list[RawBSONDocument] = field(default_factory=list)
+    refused: list[tuple[RawBSONDocument, str]] = field(default_factory=list)
+
+
+class Putter:
+    """Puts objects in *threads* threads.
+
+    After as many failures in a row as there are threads to meet the same trouble, the bucket is given up: from then on
+    nothing is put.
+    """
+
+    def __init__(self, put: Put, *, threads: int, until: float, monotonic: Callable[[], float]) -> None:
+        self.trouble: str | None = None
+        self._put = put
+        self._threads = threads
+        self._until = until
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._in_a_row = 0
+        self._given_up = False
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="export")
+
+    @contextmanager
+    def open(self) -> Iterator[Putter]:
+        """Lend it, and at the end wait for the puts that are under way."""
+        try:
+            yield self
+        finally:
+            self._pool.shutdown()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no time left, the bucket was given up, or a put was broken off."""
+        return self._given_up or self._monotonic() >= self._until
+
+    def all(self, letters: Sequence[RawBSONDocument]) -> Tried:
+        """Put the objects of *letters* as far as it gets."""
+        tried = Tried()
+        started: list[tuple[RawBSONDocument, Future[bool]]] = []
+        for raw in letters:
+            if self.is_over:
+                break
+            started.append((raw, self._pool.submit(self._one, key_of(raw), content(raw))))
+        for raw, put in started:
+            try:
+                if put.result():
+                    tried.put.append(raw)
+            except ExportError as error:
+                tried.refused.append((raw, error.code))
+        return tried
+
+    def _one(self, key: str, body: bytes) -> bool:
+        """Put one object; ``False`` where the bucket is to blame that it is not there, or there is no time.
+
+        Raises:
+            ExportError: The object is to blame.
+        """
+        if self.is_over:
+            return False
+        try:
+            self._put(key, body)
+        except ExportError as error:
+            if error.of_object:
+                raise
+            self._count(error.code)
+            return False
+        except BaseException:
+            self._given_up = True
+            raise
+        self._count(None)
+        return True
+
+    def _count(self, trouble: str | None) -> None:
+        with self._lock:
+            self.trouble = trouble or self.trouble
+            self._in_a_row = self._in_a_row + 1 if trouble else 0
+            self._given_up |= self._in_a_row >= self._threads

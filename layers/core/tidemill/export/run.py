@@ -1,0 +1,64 @@
+"""Copy dead letters to S3: put the object first, mark the letter last, and run again after any stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from tidemill.clock import Clock
+from tidemill.dead_letters import exporting
+from tidemill.export.putting import Putter
+from tidemill.export.values import Exported, Put
+from tidemill.store import Tasks
+
+CHUNK: Final = 500
+PASS: Final = 5_000
+"""So many letters are read by one cursor, which lives through no election and only so long; the next begins anew."""
+
+MANY: Final = 10_000
+THREADS: Final = 16
+
+
+def export(
+    dead: Tasks,
+    put: Put,
+    *,
+    clock: Clock,
+    until: float,
+    monotonic: Callable[[], float] = time.monotonic,
+    limit: int | None = None,
+    threads: int = THREADS,
+) -> Exported:
+    """Export dead letters, the oldest first: all, or *limit*, as far as it gets until *until* (monotonic).
+
+    Puts that are under way then are waited for. Stopped between put and mark, a letter is put once more by the next
+    run: the same bytes under the same key. Two at once do the same work twice, and no harm.
+    """
+    done = Exported()
+    with Putter(put, threads=threads, until=until, monotonic=monotonic).open() as putter:
+        while not putter.is_over:
+            room = PASS if limit is None else min(PASS, limit - done.exported - done.refused)
+            passed = _pass(dead, putter, clock=clock, limit=room) if room > 0 else Exported()
+            if not passed.exported + passed.refused:
+                break
+            done = _sum(done, passed)
+    return replace(done, left=exporting.count_unexported(dead, limit=MANY), trouble=putter.trouble)
+
+
+def _pass(dead: Tasks, putter: Putter, *, clock: Clock, limit: int) -> Exported:
+    """Export up to *limit* letters; what this changed nothing of is in no count."""
+    done = Exported()
+    for letters in exporting.unexported(dead, limit=limit, batch=CHUNK, now=clock.now()):
+        tried = putter.all(letters)
+        marked = exporting.mark_exported(dead, tried.put, now=clock.now())
+        put_off = exporting.put_off(dead, tried.refused, now=clock.now())
+        done = _sum(done, Exported(exported=marked.changed, refused=put_off.changed))
+        if putter.is_over:
+            break
+    return done
+
+
+def _sum(one: Exported, other: Exported) -> Exported:
+    return Exported(exported=one.exported + other.exported, refused=one.refused + other.refused)

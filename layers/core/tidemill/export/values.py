@@ -1,0 +1,47 @@
+"""What the export is asked for and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tidemill.errors import TidemillError
+
+Put: TypeAlias = Callable[[str, bytes], None]
+"""Stores a body under a key, over what is there. Called by many threads at once; raises `ExportError`."""
+
+
+class ExportError(TidemillError):
+    """An object was not put, as far as is known.
+
+    Attributes:
+        code: A word for why; it repeats nothing that was to be stored.
+        of_object: This object is refused, and others may not be.
+    """
+
+    def __init__(self, code: str, *, of_object: bool) -> None:
+        self.code = code
+        self.of_object = of_object
+        super().__init__(f"S3 did not take the object ({code})")
+
+
+class NotALetterError(TidemillError):
+    """A file is none that the export has written, or none that this release can read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """How an export went.
+
+    Attributes:
+        exported: Were put and marked as such.
+        refused: Cannot be put; each is tried again later, and keeps none of the others back.
+        left: Are not exported yet, the refused among them; counted up to 10,000.
+        trouble: What kept puts from being made for no fault of their letters, the latest; ``None`` where all was well.
+    """
+
+    exported: int = 0
+    refused: int = 0
+    left: int = 0
+    trouble: str | None = None

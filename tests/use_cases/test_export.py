@@ -1,0 +1,345 @@
+"""Dead letters are copied to S3, every one and once, whatever the bucket and the database do meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import bson
+import pytest
+from bson.raw_bson import RawBSONDocument
+from pymongo import MongoClient
+
+from tests.at_once import at_once
+from tests.builders import MINUTE, add, document, stored
+from tests.commands import Commands
+from tests.conftest import ManualClock
+from tests.faults import failing
+from tidemill import UnavailableError
+from tidemill.dead_letters import CHANGING, exporting, portions
+from tidemill.documents import DEAD_LETTERS
+from tidemill.export import Exported, ExportError, export, restored
+from tidemill.store import Tasks, open_tasks
+from tidemill.testing import Mongod
+
+DAY = timedelta(days=1)
+DOWN = ExportError("InternalError", of_object=False)
+TOO_LARGE = ExportError("EntityTooLarge", of_object=True)
+
+
+class Shelf:
+    """A bucket in memory. ``fails`` are the errors of the puts to come, ``always`` is that of all of them."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.keys: list[str] = []
+        self.always: ExportError | None = None
+        self.refused: Callable[[str], ExportError | None] = lambda _: None
+        self._lock = threading.Lock()
+
+    def put(self, key: str, body: bytes) -> None:
+        with self._lock:
+            self.keys.append(key)
+            if error := self.always or self.refused(key):
+                raise error
+            assert self.objects.setdefault(key, body) == body, "it was put once more, and is another"
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+def run(dead: Tasks, shelf: Shelf, clock: ManualClock, **options: Any) -> Exported:
+    return export(dead, shelf.put, clock=clock, until=time.monotonic() + 60, **options)
+
+
+def letters(now: datetime, count: int, **fields: Any) -> list[dict[str, Any]]:
+    return [
+        {"_id": {"task": n, "redrives": 0}, "dead_lettered_at": now + timedelta(seconds=n)}
+        | {name: value for name, value in document(now, status="failed", **fields).items() if name != "_id"}
+        for n in range(count)
+    ]
+
+
+def tasks_put(shelf: Shelf) -> list[int]:
+    return [int(key.rsplit("/", 1)[1].split("-")[0]) for key in shelf.keys]
+
+
+def test_every_letter_becomes_an_object_and_is_marked(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 1200, payload={"at": now, "n": 1.0}))
+    before = {key_of(raw): bytes(raw.raw) for raw in dead.find()}
+
+    assert run(dead, shelf, clock) == Exported(exported=1200)
+
+    assert len(shelf.keys) == len(shelf.objects) == 1200
+    assert {key: bytes(restored(body).raw) for key, body in shelf.objects.items()} == before
+    assert dead.count_documents({"archived_at": now, "retain_from": now}) == 1200
+    assert run(dead, shelf, clock) == Exported()
+
+
+def key_of(raw: RawBSONDocument) -> str:
+    return f"dlq/2031/07/01/{bson.decode(raw.raw)['_id']['task']}-0.json.gz"
+
+
+def test_the_oldest_letters_are_exported_first_and_no_more_than_were_asked_for(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, reversed(letters(now, 30)))
+
+    assert run(dead, shelf, clock, limit=7) == Exported(exported=7, left=23)
+    assert run(dead, shelf, clock, limit=7) == Exported(exported=7, left=16)
+
+    assert (sorted(tasks_put(shelf)[:7]), sorted(tasks_put(shelf)[7:])) == ([*range(7)], [*range(7, 14)])
+
+
+@pytest.mark.parametrize("mark", CHANGING)
+def test_what_changes_of_a_letter_is_not_in_its_object(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime, mark: str
+) -> None:
+    [plain] = letters(now, 1)
+    value = None if mark == "archived_at" else now
+    add(dead, [plain | {mark: value}])
+
+    run(dead, shelf, clock)
+
+    [body] = shelf.objects.values()
+    assert restored(body).raw == bson.encode(plain)
+
+
+def test_the_bytes_of_a_letter_are_those_of_its_object(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    spoilt = bytearray(bson.encode(letters(now, 1, payload={"text": "xxxx", "aa": 1, "ab": 2})[0]))
+    spoilt[spoilt.index(b"xxxx")] = 0xFF
+    spoilt[spoilt.index(b"ab\x00") + 1] = ord("a")
+    add(dead, [RawBSONDocument(bytes(spoilt))])
+
+    run(dead, shelf, clock)
+
+    [body] = shelf.objects.values()
+    assert restored(body).raw == bytes(spoilt)
+
+
+@pytest.mark.parametrize(
+    "letter_id",
+    [
+        {"task": "é😀\n", "redrives": 0}, {"task": {"a": 1}, "redrives": 1}, {"task": b"\x00", "redrives": 0},
+        "by hand", {"task": 1}, 7, {"redrives": 0, "task": "x" * 1100},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_letter_of_any_id_is_exported_once(dead: Tasks, shelf: Shelf, clock: ManualClock, letter_id: Any) -> None:
+    add(dead, [{"_id": letter_id}])
+
+    assert run(dead, shelf, clock) == Exported(exported=1)
+    assert run(dead, shelf, clock) == Exported()
+
+    [key] = shelf.keys
+    assert key.isascii()
+    assert len(key) <= 1024
+
+
+def test_a_letter_whose_id_is_no_text_is_exported_once(dead: Tasks, shelf: Shelf, clock: ManualClock) -> None:
+    ids = [
+        bson.encode({"_id": {"task": "xx", "redrives": 0}}).replace(b"xx", spoilt) for spoilt in (b"\xffx", b"\xfex")
+    ]
+    add(dead, [RawBSONDocument(one) for one in ids])
+
+    assert run(dead, shelf, clock) == Exported(exported=2)
+    assert len(shelf.objects) == 2
+
+
+def test_a_letter_that_s3_refuses_keeps_no_other_back_and_is_tried_less_and_less_often(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 10))
+    shelf.refused = lambda key: TOO_LARGE if "/7-" in key else None
+
+    assert run(dead, shelf, clock) == Exported(exported=9, refused=1, left=1)
+    assert run(dead, shelf, clock) == Exported(left=1)
+
+    found = stored(dead, {"task": 7, "redrives": 0})
+    assert (found["export_attempts"], found["export_error"]) == (1, "EntityTooLarge")
+    assert found["export_retry_at"] == now + 10 * MINUTE
+    assert "archived_at" not in found
+    waits = []
+    for _ in range(10):
+        clock.at = stored(dead, {"task": 7, "redrives": 0})["export_retry_at"]
+        assert run(dead, shelf, clock) == Exported(refused=1, left=1)
+        waits.append((stored(dead, {"task": 7, "redrives": 0})["export_retry_at"] - clock.at) / MINUTE)
+    assert waits == [20, 40, 80, 160, 320, 640, 1280, 1440, 1440, 1440]
+
+
+def test_a_letter_that_was_refused_is_exported_once_it_can_be(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 1))
+    shelf.always = ExportError("$name", of_object=True)
+    run(dead, shelf, clock)
+    assert stored(dead, {"task": 0, "redrives": 0})["export_error"] == "$name"
+    shelf.always = None
+    clock.move(DAY)
+
+    assert run(dead, shelf, clock) == Exported(exported=1)
+    assert not stored(dead, {"task": 0, "redrives": 0}).keys() & {"export_attempts", "export_error", "export_retry_at"}
+
+
+def test_a_bucket_that_is_away_is_given_up_soon_and_the_letters_are_as_they_were(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 400))
+    before = list(dead.find().sort("_id"))
+    shelf.always = ExportError("AccessDenied", of_object=False)
+
+    assert run(dead, shelf, clock) == Exported(left=400, trouble="AccessDenied")
+    assert len(shelf.keys) < 2 * 16
+    assert list(dead.find().sort("_id")) == before
+
+    shelf.always = None
+    assert run(dead, shelf, clock) == Exported(exported=400)
+
+
+def test_no_more_letters_are_read_once_the_bucket_was_given_up(
+    mongod: Mongod, dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 1100))
+    shelf.always = DOWN
+    commands = Commands()
+    with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[commands]) as client:
+        run(open_tasks(client[dead.database.name], DEAD_LETTERS), shelf, clock)
+
+    assert [name for name in commands.names if name in {"find", "getMore", "update"}] == ["find"]
+
+
+def test_what_was_put_before_the_bucket_went_away_is_marked(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 100))
+    shelf.refused = lambda _: DOWN if len(shelf.objects) >= 40 else None
+
+    assert run(dead, shelf, clock) == Exported(exported=40, left=60, trouble="InternalError")
+
+    shelf.refused = lambda _: None
+    assert run(dead, shelf, clock) == Exported(exported=60)
+    assert len(shelf.objects) == 100
+
+
+def test_a_bucket_that_fails_now_and_then_is_not_given_up(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 300))
+    shelf.refused = lambda _: DOWN if len(shelf.keys) % 3 == 0 else None
+
+    done = run(dead, shelf, clock)
+
+    assert done == Exported(exported=300, trouble="InternalError")
+
+
+def test_a_letter_that_only_fails_with_others_errors_does_not_keep_a_run_busy(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 5))
+    shelf.refused = lambda key: DOWN if "/3-" in key else None
+
+    assert run(dead, shelf, clock) == Exported(exported=4, left=1, trouble="InternalError")
+    assert tasks_put(shelf).count(3) == 2
+
+
+def test_nothing_is_put_once_the_time_is_up(dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime) -> None:
+    add(dead, letters(now, 100))
+
+    done = export(dead, shelf.put, clock=clock, until=20, monotonic=lambda: len(shelf.keys), threads=1)
+
+    assert done == Exported(exported=20, left=80)
+    assert len(shelf.keys) == 20
+    assert export(dead, shelf.put, clock=clock, until=0.0) == Exported(left=80)
+    assert len(shelf.keys) == 20
+
+
+def test_an_export_that_stopped_between_put_and_mark_puts_the_same_again(
+    mine: Tasks, dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 3))
+    through = open_tasks(mine.database, DEAD_LETTERS)
+    with failing(mine, "update", errorCode=11601), pytest.raises(UnavailableError):
+        run(through, shelf, clock)
+    assert (len(shelf.objects), dead.count_documents({"archived_at": None})) == (3, 3)
+
+    clock.move(MINUTE)
+    assert run(through, shelf, clock) == Exported(exported=3)
+    assert (len(shelf.objects), len(shelf.keys)) == (3, 6)
+
+
+def test_an_export_that_is_interrupted_puts_nothing_more(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 300))
+
+    def put(key: str, body: bytes) -> None:
+        shelf.put(key, body)
+        if len(shelf.keys) == 50:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(dead, put, clock=clock, until=time.monotonic() + 60, threads=1)
+
+    assert dead.count_documents({"archived_at": None}) == 300
+    assert len(shelf.keys) == 50
+    assert run(dead, shelf, clock) == Exported(exported=300)
+    assert (len(shelf.objects), len(shelf.keys)) == (300, 350)
+
+
+def test_two_exporters_at_once_make_one_object_a_letter(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 700))
+
+    done = at_once("AB", lambda _: run(dead, shelf, clock))
+
+    assert sum(one.exported for one in done) == 700
+    assert len(shelf.objects) == 700
+    assert dead.count_documents({"archived_at": None}) == 0
+
+
+@pytest.fixture
+def unmarkable(dead: Tasks) -> Iterator[None]:
+    """The first letter cannot be marked, as one that is as large as it may be already."""
+    may_be_marked = {"$or": [{"_id.task": {"$ne": 0}}, {"archived_at": {"$exists": False}}]}
+    dead.database.command("collMod", dead.name, validator=may_be_marked)
+    yield
+    dead.database.command("collMod", dead.name, validator={})
+
+
+@pytest.mark.usefixtures("unmarkable")
+def test_a_letter_that_cannot_be_marked_keeps_no_other_back(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portions, "MAX_BYTES", 1)  # it comes alone
+    add(dead, letters(now, 4))
+
+    assert run(dead, shelf, clock) == Exported(exported=3, left=1)
+    assert sorted(tasks_put(shelf)) == [0, 0, 1, 2, 3]
+
+
+def test_large_letters_are_not_all_held_at_once(dead: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portions, "MAX_BYTES", 16_000)
+    add(dead, letters(now, 12, payload={"filler": "x" * 3000}))
+
+    held = exporting.unexported(dead, limit=100, batch=10, now=now)
+
+    assert [len(one) for one in held] == [5, 5, 2]
+
+
+def test_a_letter_that_may_expire_unexported_is_exported_all_the_same(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, [one | {"retain_from": now - DAY} for one in letters(now, 2)])
+
+    assert run(dead, shelf, clock) == Exported(exported=2)
+    assert dead.count_documents({"archived_at": now, "retain_from": now}) == 2
