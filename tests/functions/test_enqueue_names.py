@@ -43,7 +43,7 @@ def function(payload: dict[str, Any]) -> dict[str, Any]:
 def register(db: Database[Any], name: str, *, http: bool = False) -> None:
     registry = Registry()
     registry.task(name, http=http)(function)
-    control.declare_types(db, registry, release="1", now=NOW)
+    control.declare_types(db, registry, package="tasks", release="1", now=NOW)
 
 
 @pytest.mark.parametrize("name", ["no_such_task", "os.system", "__import__", "Noop", "noopx"])
@@ -180,10 +180,10 @@ def test_types_are_written_only_when_they_change(db: Database[Any]) -> None:
     registry = Registry()
     registry.task("a", timeout=3, retry=RetryPolicy(max_retries=2))(function)
 
-    assert control.declare_types(db, registry, release="1", now=NOW) == 1
-    assert control.declare_types(db, registry, release="2", now=NOW + timedelta(hours=1)) == 0
+    assert control.declare_types(db, registry, package="tasks", release="1", now=NOW) == 1
+    assert control.declare_types(db, registry, package="tasks", release="2", now=NOW + timedelta(hours=1)) == 0
     db.task_types.update_one({"_id": "a"}, {"$set": {"timeout_sec": 4, "note": "by hand"}})
-    assert control.declare_types(db, registry, release="2", now=NOW + timedelta(hours=1)) == 1
+    assert control.declare_types(db, registry, package="tasks", release="2", now=NOW + timedelta(hours=1)) == 1
     [stored] = db.task_types.find()
     assert (stored["timeout_sec"], stored["max_retries"], stored["release"], stored["note"]) == (3, 2, "2", "by hand")
 
@@ -192,7 +192,7 @@ def test_types_are_written_only_when_they_change(db: Database[Any]) -> None:
 def test_a_preset_of_a_registration_is_declared_with_its_numbers(db: Database[Any], preset: str) -> None:
     registry = Registry()
     registry.task("a", retry=preset)(function)
-    control.declare_types(db, registry, release="1", now=NOW)
+    control.declare_types(db, registry, package="tasks", release="1", now=NOW)
     task = Queue(db).get(Queue(db).enqueue("a", {}))
 
     policy = control.policy_of(task, Directory(db), deployment=RetryPolicy(max_retries=9))  # type: ignore[arg-type]
@@ -206,7 +206,12 @@ def test_executors_that_start_at_once_may_all_declare(db: Database[Any]) -> None
         registry.task(name)(function)
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda release: control.declare_types(db, registry, release=str(release), now=NOW), range(8)))
+        list(
+            pool.map(
+                lambda release: control.declare_types(db, registry, package="tasks", release=str(release), now=NOW),
+                range(8),
+            )
+        )
 
     assert sorted(one["_id"] for one in db.task_types.find()) == ["a", "b", "c"]
 

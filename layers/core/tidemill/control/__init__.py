@@ -8,7 +8,7 @@ from tidemill.control.queues import change_queue, declare_queue
 from tidemill.control.seats import Seats
 from tidemill.control.service import Service
 from tidemill.control.standing import Held, Standing, standing
-from tidemill.control.types import declare_types, policy_of, type_names
+from tidemill.control.types import declare_types, policy_of, registered_names
 from tidemill.control.workers import be_gone, be_present
 
 __all__ = [
@@ -35,6 +35,6 @@ __all__ = [
     "no_queue",
     "options_of",
     "policy_of",
+    "registered_names",
     "standing",
-    "type_names",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from datetime import datetime
 from typing import Any, Final
 
@@ -21,25 +21,29 @@ from tidemill.store import translated
 _MISSING: Final = object()
 
 
-def declare_types(db: Database[Any], types: Iterable[TaskType], *, release: str, now: datetime) -> int:
-    """Write what differs from what is stored; return how many types were written. Safe to repeat."""
+def declare_types(db: Database[Any], types: Iterable[TaskType], *, package: str, release: str, now: datetime) -> int:
+    """Write what differs from what is stored; return how many types were written. Safe to repeat.
+
+    What *package* has declared before and declares no more is retired: new tasks of the name are still taken in,
+    since a deployment may be rolled back, but no dead letter comes back for it.
+    """
     collection = forgiving(db)[TASK_TYPES]
+    declared = [_type_document(one) for one in types]
     with translated(TASK_TYPES):
         stored = by_name(collection)
-        changed = [fields for fields in map(_type_document, types) if not _holds(stored.get(fields["_id"]), fields)]
-        if changed:
-            writes = [
-                UpdateOne({"_id": one["_id"]}, {"$set": one | {"release": release, "updated_at": now}}, upsert=True)
-                for one in changed
-            ]
+        retired = _dropped(stored, {one["_id"] for one in declared}, package=package)
+        changed = [one for one in declared if not _is_declared(stored.get(one["_id"]), one)]
+        writes = [_declaration(one | {"package": package, "release": release, "updated_at": now}) for one in changed]
+        writes += [UpdateOne({"_id": name, "package": package}, {"$set": {"retired_at": now}}) for name in retired]
+        if writes:
             collection.bulk_write(writes, ordered=False)
-    return len(changed)
+    return len(writes)
 
 
-def type_names(db: Database[Any]) -> frozenset[str]:
-    """Return the names that executors have registered, as they are now."""
+def registered_names(db: Database[Any]) -> frozenset[str]:
+    """Return the names that executors have registered, as they are now, without the retired ones."""
     with translated(TASK_TYPES):
-        found = forgiving(db)[TASK_TYPES].find({}, {"_id": 1}, hint="_id_")
+        found = forgiving(db)[TASK_TYPES].find({"retired_at": None}, {"_id": 1}, hint="_id_")
         return frozenset(one["_id"] for one in found if isinstance(one["_id"], str))
 
 
@@ -70,5 +74,16 @@ def _type_document(one: TaskType) -> dict[str, Any]:
     }
 
 
-def _holds(stored: Mapping[str, Any] | None, fields: Mapping[str, Any]) -> bool:
-    return stored is not None and all(stored.get(name, _MISSING) == value for name, value in fields.items())
+def _is_declared(stored: Mapping[str, Any] | None, fields: Mapping[str, Any]) -> bool:
+    if stored is None or stored.get("package") is None or stored.get("retired_at") is not None:
+        return False
+    return all(stored.get(name, _MISSING) == value for name, value in fields.items())
+
+
+def _declaration(fields: Mapping[str, Any]) -> UpdateOne:
+    return UpdateOne({"_id": fields["_id"]}, {"$set": fields, "$unset": {"retired_at": ""}}, upsert=True)
+
+
+def _dropped(stored: Mapping[str, Mapping[str, Any]], declared: Set[str], *, package: str) -> list[str]:
+    ours = {name for name, one in stored.items() if one.get("package") == package and one.get("retired_at") is None}
+    return sorted(ours - declared)

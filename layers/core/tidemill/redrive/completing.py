@@ -1,0 +1,72 @@
+"""Finish redrives that were cut short."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from bson.raw_bson import RawBSONDocument
+
+from tidemill.dead_letters import redriving
+from tidemill.redrive.around import Around
+from tidemill.redrive.carrying import carry
+from tidemill.redrive.judging import Verdict, judge
+from tidemill.redrive.run import BATCH
+from tidemill.redrive.seen import UNDER_WAY, Seen, portion, seen
+from tidemill.redrive.sorting import sort
+from tidemill.redrive.values import Redriver
+
+
+def complete(
+    on: Redriver, *, until: float, monotonic: Callable[[], float] = time.monotonic, forgotten_after: timedelta
+) -> int:
+    """Finish what redrives have left that were cut short more than a minute ago; return how many tasks are back.
+
+    Where the task, or a later death of it, is there, only the letter is closed. Where something stands against the
+    task, or the redrive was begun *forgotten_after* ago, so that the task may have been done and removed since, the
+    letter is left as it was before. Goes on until *until* (monotonic); safe to stop anywhere, and to repeat.
+
+    Raises:
+        UnavailableError: The rest is left to the next run.
+    """
+    back = 0
+    tried: set[bytes] = set()
+    while monotonic() < until:
+        letters = _cut_short(on)
+        if tried.issuperset(one.key for one in letters):
+            break
+        tried.update(one.key for one in letters)
+        back += _complete(on, letters, forgotten_after=forgotten_after)
+    return back
+
+
+def _cut_short(on: Redriver) -> Sequence[Seen]:
+    before = on.clock.now() - UNDER_WAY
+    letters = [seen(raw) for raw in redriving.cut_short(on.dead, before=before, limit=BATCH)]
+    return portion([one for one in letters if one.drops_expiry == letters[0].drops_expiry])
+
+
+def _complete(on: Redriver, letters: Sequence[Seen], *, forgotten_after: timedelta) -> int:
+    now = on.clock.now()
+    around = Around(registered=None)
+
+    def decide(letter: Seen, body: RawBSONDocument) -> Verdict:
+        return judge(letter, body, around, due_at=_due_at(letter, now), drops_expiry=letter.drops_expiry, now=now)
+
+    without = ("expires_at",) if letters[0].drops_expiry else ()
+    found = sort(on, letters, around, without=without, decide=decide)
+    fresh = [one for one in found.ready if not _is_older(one.letter, now - forgotten_after)]
+    unfit = [one for one, _ in found.refused]
+    unfit += [one.letter for one in found.ready if _is_older(one.letter, now - forgotten_after)]
+    redriving.close(on.dead, [(one.raw_id, one.token) for one in found.back], now=now)
+    redriving.take_back(on.dead, [(one.raw_id, one.token) for one in unfit])
+    return len(found.back) + carry(on, fresh).redriven
+
+
+def _due_at(letter: Seen, now: datetime) -> datetime | None:
+    return letter.due_at if letter.due_at is not None and letter.due_at > now else None
+
+
+def _is_older(letter: Seen, than: datetime) -> bool:
+    return letter.started_at is not None and letter.started_at < than

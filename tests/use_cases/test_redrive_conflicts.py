@@ -1,0 +1,216 @@
+"""Dead letters that may not go back: each stays byte for byte as it was, and the report says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import bson
+import pytest
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+
+from tests.at_once import at_once
+from tests.builders import add, document
+from tests.conftest import T0, ManualClock
+from tests.redrives import all_of, bury, failed, letter_bytes, redrive_all, redriver
+from tidemill.dead_letters import redriving
+from tidemill.dead_letters.which import Which
+from tidemill.redrive.values import EXAMPLES
+from tidemill.store import Tasks
+
+HOUR = timedelta(hours=1)
+
+TAKEN = ObjectId("64b000000000000000000001")
+HOLDER = ObjectId("64b000000000000000000002")
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "another function": ({"name": "gone"}, "unregistered", "no function is registered as 'gone'"),
+    "no payload": ({"payload": 7}, "malformed", "it could not run: payload is not what it has to be"),
+    "no retries": ({"max_retries": -1}, "malformed", "it could not run: max_retries is not what it has to be"),
+    "over": ({"expires_at": T0 + HOUR}, "expired", "its expires_at is not after its start"),
+    "id": ({"_id": TAKEN}, "conflict", f"task {TAKEN} is there: it is done"),
+    "key": ({"idempotency_key": "k"}, "conflict", f"its idempotency key is held by task {HOLDER}"),
+}
+
+
+def alive() -> list[dict[str, Any]]:
+    """A task with the id, and a task with the key, of a letter."""
+    done = document(T0, _id=TAKEN, status="done", finished_at=T0)
+    return [done, document(T0, _id=HOLDER, idempotency_key="k", request_hash="other")]
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_refused_letter_stays_as_it_is_and_keeps_no_other_back(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, why: str
+) -> None:
+    fields, code, message = REFUSED[why]
+    add(tasks, alive())
+    [letter_id] = bury(dead, [failed(T0, **fields)], at=T0)
+    before = letter_bytes(dead)
+    bury(dead, [failed(T0)], at=T0)
+    clock.move(HOUR)
+
+    done = redrive_all(redriver(tasks, dead, clock))
+
+    assert (done.looked_at, done.redriven, done.refused) == (2, 1, {code: 1})
+    [example] = done.examples
+    assert (example.id, example.code, example.message) == (letter_id, code, message)
+    assert done.unregistered == ({"gone": 1} if code == "unregistered" else {})
+    assert before.items() <= letter_bytes(dead).items()
+    assert tasks.count_documents({"status": "pending", "redrives": 1}) == 1
+
+
+def test_names_that_are_not_registered_are_counted(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:  # F61
+    bury(dead, [failed(T0, name=f"gone-{n % 2}") for n in range(5)], at=T0)
+
+    done = redrive_all(redriver(tasks, dead, clock))
+
+    assert done.unregistered == {"gone-0": 3, "gone-1": 2}
+    assert all_of(tasks) == []
+
+
+def test_only_some_of_the_refused_are_shown(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
+    bury(dead, [failed(T0, name="x" * 5000) for _ in range(EXAMPLES + 5)], at=T0)
+
+    done = redrive_all(redriver(tasks, dead, clock))
+
+    assert (done.refused, len(done.examples)) == ({"unregistered": EXAMPLES + 5}, EXAMPLES)
+    assert max(len(one.message) for one in done.examples) < 200
+
+
+def test_what_has_to_start_by_a_time_goes_back_without_one_if_asked(
+    tasks: Tasks, dead: Tasks, clock: ManualClock
+) -> None:
+    bury(dead, [failed(T0, expires_at=T0)], at=T0)
+
+    done = redrive_all(redriver(tasks, dead, clock), drop_expiry=True)
+
+    assert (done.redriven, [one["expires_at"] for one in all_of(tasks)]) == (1, [None])
+
+
+def test_a_spread_that_would_be_too_late_for_a_task_is_refused(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
+    bury(dead, [failed(T0), failed(T0), failed(T0, expires_at=T0 + timedelta(seconds=2))], at=T0)
+
+    assert redrive_all(redriver(tasks, dead, clock), per_sec=1).refused == {"expired": 1}
+
+
+@pytest.mark.parametrize("fields", [{"_id": "same"}, {"idempotency_key": "same"}], ids=["id", "key"])
+def test_of_two_letters_with_the_same_id_or_key_the_first_goes_back(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, fields: dict[str, Any]
+) -> None:
+    first, _ = bury(dead, [failed(T0, **{"_id": ObjectId()} | fields, redrives=n) for n in (0, 1)], at=T0)
+
+    done = redrive_all(redriver(tasks, dead, clock))
+
+    assert (done.redriven, done.refused) == (1, {"conflict": 1})
+    assert [one["redrives"] for one in all_of(tasks)] == [first.redrives + 1]
+
+
+@pytest.mark.parametrize("fields", [{"_id": TAKEN}, {"idempotency_key": "k"}], ids=["id", "key"])
+def test_a_conflict_that_only_the_insert_meets_leaves_the_letter_as_it_was(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    bury(dead, [failed(T0, **fields)], at=T0)
+    before = letter_bytes(dead)
+    bury(dead, [failed(T0)], at=T0)
+    insert = redriving.insert
+
+    def quicker(*args: Any) -> dict[int, int]:
+        add(tasks, alive())
+        return insert(*args)
+
+    monkeypatch.setattr(redriving, "insert", quicker)
+    done = redrive_all(redriver(tasks, dead, clock))
+
+    assert (done.redriven, done.refused) == (1, {"conflict": 1})
+    assert str(TAKEN if "_id" in fields else HOLDER) in done.examples[0].message
+    assert before.items() <= letter_bytes(dead).items()
+
+
+def test_a_task_that_the_database_refuses_leaves_the_letter_as_it_was(
+    tasks: Tasks, dead: Tasks, clock: ManualClock
+) -> None:
+    bury(dead, [failed(T0, queue="bad")], at=T0)
+    before = letter_bytes(dead)
+    bury(dead, [failed(T0)], at=T0)
+    tasks.database.command("collMod", "tasks", validator={"queue": {"$ne": "bad"}})
+
+    done = redrive_all(redriver(tasks, dead, clock))
+
+    assert (done.redriven, done.refused) == (1, {"malformed": 1})
+    assert done.examples[0].message == "MongoDB refuses its task (code 121)"
+    assert before.items() <= letter_bytes(dead).items()
+
+
+def _not_utf_8(letter: bytes) -> bytes:
+    return letter.replace(b"???", b"\xff\xff\xff")
+
+
+@pytest.mark.parametrize("fields", [{"_id": "???"}, {"payload": {"x": "???"}}, {"queue": "???"}], ids=repr)
+def test_text_that_is_no_utf_8_is_refused(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, fields: dict[str, Any]
+) -> None:
+    letter = failed(T0, **fields) | {"_id": {"task": fields.get("_id", 1), "redrives": 0}, "dead_lettered_at": T0}
+    dead.insert_one(RawBSONDocument(_not_utf_8(bson.encode(letter))))
+    before = letter_bytes(dead)
+
+    done = redrive_all(redriver(tasks, dead, clock))
+
+    assert (done.refused, letter_bytes(dead), all_of(tasks)) == ({"malformed": 1}, before, [])
+
+
+@pytest.mark.parametrize("letter_id", [{"task": bson.Regex("a"), "redrives": 0}, {"task": 1, "redrives": -1}], ids=repr)
+def test_an_id_that_no_task_can_have_is_refused(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, letter_id: dict[str, Any]
+) -> None:
+    add(dead, [failed(T0, _id=letter_id)])
+
+    [refused] = redrive_all(redriver(tasks, dead, clock)).examples
+
+    assert (refused.code, refused.message) == ("malformed", "it could not run: no task can have its id")
+
+
+def test_two_redrives_at_once_bring_each_task_back_once(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
+    bury(dead, [failed(T0) for _ in range(300)], at=T0)
+
+    both = at_once([redriver(tasks, dead, clock)] * 2, redrive_all)
+
+    assert sum(one.redriven for one in both) == 300
+    assert all(set(one.refused) <= {"under_way", "conflict"} for one in both)
+    assert (tasks.count_documents({}), dead.count_documents({"redriven_at": T0, "redrive_token": None})) == (300, 300)
+
+
+def test_a_letter_that_somebody_else_has_taken_meanwhile_is_theirs(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(dead, [failed(T0, _id=one) for one in ("gone", "closed", "theirs", "ours")], at=T0)
+    mark: Callable[..., int] = redriving.mark
+
+    def later(*args: Any, **options: Any) -> int:
+        dead.delete_one({"_id.task": "gone"})
+        dead.update_one({"_id.task": "closed"}, {"$set": {"redriven_at": T0}})
+        dead.update_one({"_id.task": "theirs"}, {"$set": {"redrive_started_at": T0, "redrive_token": "t"}})
+        return mark(*args, **options)
+
+    monkeypatch.setattr(redriving, "mark", later)
+    done = redrive_all(redriver(tasks, dead, clock))
+
+    assert (done.looked_at, done.redriven, done.refused) == (4, 1, {"under_way": 1})
+    assert [one["_id"] for one in all_of(tasks)] == ["ours"]
+    assert dead.count_documents({"_id.task": "closed", "redrive_token": None}) == 1
+
+
+def test_a_letter_whose_redrive_is_under_way_is_refused_for_a_minute(
+    tasks: Tasks, dead: Tasks, clock: ManualClock
+) -> None:
+    bury(dead, [failed(T0)], at=T0)
+    dead.update_one({}, {"$set": {"redrive_started_at": T0, "redrive_due_at": T0, "redrive_token": "t"}})
+    before = letter_bytes(dead)
+
+    clock.move(timedelta(seconds=59))
+    assert redrive_all(redriver(tasks, dead, clock)).refused == {"under_way": 1}
+    assert letter_bytes(dead) == before
+
+    clock.move(timedelta(seconds=1))
+    assert redrive_all(redriver(tasks, dead, clock), Which(name="noop")).redriven == 1

@@ -1,0 +1,259 @@
+"""Redrives that were cut short: the next run of the archive leaves every task in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.at_once import at_once
+from tests.builders import add, document
+from tests.conftest import T0, ManualClock
+from tests.faults import failing
+from tests.redrives import EVER, all_of, bury, failed, letter_bytes, redrive_all, redriver
+from tidemill.archive import move
+from tidemill.dead_letters import redriving
+from tidemill.documents import DEAD_LETTERS
+from tidemill.errors import UnavailableError
+from tidemill.redrive import Redriver, complete
+from tidemill.redrive.carrying import INSERT_WITHIN
+from tidemill.store import Tasks, open_tasks
+
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+WEEK = timedelta(days=7)
+
+
+class CutShort(BaseException):
+    """What ends a process in the middle."""
+
+
+def finish(on: Redriver) -> int:
+    return complete(on, until=EVER, forgotten_after=WEEK)
+
+
+def cut_short(on: Redriver, monkeypatch: pytest.MonkeyPatch, step: str, *, after: bool, **options: Any) -> None:
+    """Begin a redrive, and end it before or after a *step*."""
+    do: Callable[..., object] = getattr(redriving, step)
+
+    def stop(where: Tasks, those: list[Any], **rest: Any) -> object:
+        result = do(where, those, **rest) if after or not those else None
+        if those:
+            raise CutShort
+        return result
+
+    with monkeypatch.context() as patched:
+        patched.setattr(redriving, step, stop)
+        with pytest.raises(CutShort):
+            redrive_all(on, **options)
+
+
+STEPS = [(step, after) for step in ("mark", "insert", "close") for after in (False, True)]
+
+
+@pytest.mark.parametrize(("step", "after"), STEPS)
+def test_a_redrive_that_was_cut_short_is_completed(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, step: str, *, after: bool
+) -> None:
+    bury(dead, [failed(T0) for _ in range(3)], at=T0)
+    on = redriver(tasks, dead, clock)
+    cut_short(on, monkeypatch, step, after=after, per_sec=0.01)
+
+    assert finish(on) == 0  # it may still be under way
+    clock.move(MINUTE)
+    completed = finish(on)
+    rest = redrive_all(on, per_sec=0.01)
+
+    assert completed + rest.redriven == (0 if (step, after) == ("close", True) else 3)
+    assert [one["redrives"] for one in all_of(tasks)] == [1, 1, 1]
+    assert all(one["redriven_at"] and not {"redrive_started_at", "redrive_token"} & one.keys() for one in all_of(dead))
+
+
+def test_what_is_completed_is_due_when_it_was_to_be(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(dead, [failed(T0) for _ in range(3)], at=T0)
+    on = redriver(tasks, dead, clock)
+    cut_short(on, monkeypatch, "mark", after=True, per_sec=0.01)
+    now = clock.move(150 * timedelta(seconds=1))
+
+    finish(on)
+
+    assert sorted(one["due_at"] for one in all_of(tasks)) == [now, now, T0 + timedelta(seconds=200)]
+
+
+@pytest.mark.parametrize("drop_expiry", [False, True])
+def test_what_is_completed_has_an_expiry_only_where_it_was_to_have_one(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, *, drop_expiry: bool
+) -> None:
+    bury(dead, [failed(T0, expires_at=T0 + HOUR)], at=T0)
+    on = redriver(tasks, dead, clock)
+    cut_short(on, monkeypatch, "insert", after=False, drop_expiry=drop_expiry)
+    clock.move(MINUTE)
+
+    assert finish(on) == 1
+    assert [one["expires_at"] for one in all_of(tasks)] == [None if drop_expiry else T0 + HOUR]
+
+
+def test_plans_of_both_kinds_are_completed_by_one_run(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for drop_expiry in (False, True):
+        bury(dead, [failed(T0, queue=str(drop_expiry), expires_at=T0 + HOUR) for _ in range(3)], at=T0)
+        cut_short(redriver(tasks, dead, clock), monkeypatch, "insert", after=False, drop_expiry=drop_expiry)
+    clock.move(MINUTE)
+
+    assert finish(redriver(tasks, dead, clock)) == 6
+    assert {(one["queue"], one["expires_at"]) for one in all_of(tasks)} == {("False", T0 + HOUR), ("True", None)}
+
+
+def test_a_task_that_died_again_is_not_brought_back_twice(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(dead, [failed(T0, _id="x")], at=T0)
+    on = redriver(tasks, dead, clock)
+    cut_short(on, monkeypatch, "close", after=False)
+    tasks.update_many({}, {"$set": {"status": "failed", "finished_at": T0}})
+    move(tasks, dead, clock=clock, until=EVER)
+    now = clock.move(MINUTE)
+
+    assert finish(on) == 1
+
+    assert all_of(tasks) == []
+    assert [(one["_id"]["redrives"], one.get("redriven_at")) for one in all_of(dead)] == [(0, now), (1, None)]
+
+
+@pytest.mark.parametrize("stage", ["alive", "dead"])
+def test_a_redrive_finds_what_an_earlier_one_has_left(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    [first] = bury(dead, [failed(T0, _id="x")], at=T0)
+    on = redriver(tasks, dead, clock)
+    cut_short(on, monkeypatch, "close", after=False)
+    if stage == "dead":
+        tasks.update_many({}, {"$set": {"status": "failed", "finished_at": T0}})
+        move(tasks, dead, clock=clock, until=EVER)
+    clock.move(MINUTE)
+
+    redrive_all(on)
+
+    assert [one["redrives"] for one in all_of(tasks)] == [1 if stage == "alive" else 2]
+    assert all(one["redriven_at"] for one in all_of(dead))
+    assert dead.count_documents({"_id": first.document()}) == 1
+
+
+STANDS_AGAINST: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "id": ({"_id": "x"}, {"_id": "x"}),
+    "key": ({"idempotency_key": "k"}, {"idempotency_key": "k"}),
+    "expiry": ({"expires_at": T0 + MINUTE}, {}),
+}
+
+
+@pytest.mark.parametrize("what", STANDS_AGAINST)
+def test_a_letter_against_which_something_stands_is_left_as_it_was_before(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    fields, other = STANDS_AGAINST[what]
+    bury(dead, [failed(T0, **fields)], at=T0)
+    before = letter_bytes(dead)
+    on = redriver(tasks, dead, clock)
+    cut_short(on, monkeypatch, "insert", after=False)
+    add(tasks, [document(T0, **other)])
+    clock.move(MINUTE)
+
+    assert finish(on) == 0
+
+    assert letter_bytes(dead) == before
+    assert tasks.count_documents({}) == 1
+
+
+@pytest.mark.parametrize("age", [WEEK, WEEK + MINUTE])
+def test_a_task_that_may_have_been_done_and_removed_is_not_brought_back(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, age: timedelta
+) -> None:
+    back = 1 if age == WEEK else 0
+    bury(dead, [failed(T0)], at=T0)
+    before = letter_bytes(dead)
+    on = redriver(tasks, dead, clock)
+    cut_short(on, monkeypatch, "insert", after=False)
+    clock.move(age)
+
+    assert finish(on) == back
+    assert tasks.count_documents({}) == back
+    assert (letter_bytes(dead) == before) == (not back)
+
+
+def test_nothing_is_inserted_long_after_its_mark(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(dead, [failed(T0)], at=T0)
+    mark = redriving.mark
+
+    def slow(*args: Any, **options: Any) -> int:
+        marked = mark(*args, **options)
+        clock.move(INSERT_WITHIN)
+        return marked
+
+    with monkeypatch.context() as patched:
+        patched.setattr(redriving, "mark", slow)
+        done = redrive_all(redriver(tasks, dead, clock))
+
+    assert (done.redriven, done.refused, all_of(tasks)) == (0, {"under_way": 1}, [])
+    clock.move(MINUTE - INSERT_WITHIN)
+    assert finish(redriver(tasks, dead, clock)) == 1
+
+
+def test_an_insert_that_was_made_already_is_no_conflict(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(dead, [failed(T0) for _ in range(3)], at=T0)
+    insert = redriving.insert
+
+    def twice(*args: Any) -> dict[int, int]:
+        insert(*args)
+        return insert(*args)
+
+    monkeypatch.setattr(redriving, "insert", twice)
+
+    assert redrive_all(redriver(tasks, dead, clock)).redriven == 3
+    assert dead.count_documents({"redriven_at": T0}) == 3
+
+
+@pytest.mark.parametrize("command", ["update", "insert"])
+def test_a_redrive_that_the_database_left_is_completed(mine: Tasks, clock: ManualClock, command: str) -> None:
+    dead = open_tasks(mine.database, DEAD_LETTERS)
+    bury(dead, [failed(T0) for _ in range(3)], at=T0)
+    on = redriver(mine, dead, clock)
+
+    with failing(mine, command, errorCode=50), pytest.raises(UnavailableError):
+        redrive_all(on)
+    clock.move(MINUTE)
+
+    assert finish(on) + redrive_all(on).redriven == 3
+    assert mine.count_documents({"redrives": 1}) == 3
+
+
+def test_two_runs_at_once_complete_each_redrive_once(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(dead, [failed(T0) for _ in range(200)], at=T0)
+    on = redriver(tasks, dead, clock)
+    cut_short(on, monkeypatch, "insert", after=False)
+    clock.move(MINUTE)
+
+    assert sum(at_once([on, on], finish)) == 200
+    assert tasks.count_documents({"redrives": 1}) == 200
+
+
+def test_what_the_database_refuses_to_change_stops_no_run(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(dead, [failed(T0)], at=T0)
+    on = redriver(tasks, dead, clock)
+    cut_short(on, monkeypatch, "insert", after=False)
+    clock.move(MINUTE)
+    dead.database.command("collMod", DEAD_LETTERS, validator={"redriven_at": {"$exists": True}})
+
+    assert finish(on) == 0
