@@ -1,4 +1,4 @@
-"""The operator's function: queues, tasks and statistics, invoked directly with ``{"op": ...}``."""
+"""The operator's function: queues, tasks, dead letters and statistics, invoked directly with ``{"op": ...}``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from tidemill.operations import OPERATIONS, Refusal, operate, read, refusal
 PATIENCE_SEC: Final = 4.0
 """MongoDB may take so long over a whole operation; the operator waits 5 s at most."""
 
+EXPORT_SEC: Final = 12.0
+"""The same where S3 is waited for, too, which may take 7 s over a put."""
+
 _LEVELS: Final = {"unavailable": logging.WARNING, "misconfigured": logging.ERROR, "internal": logging.ERROR}
 
 logger = Logger(service="tidemill-operate")
@@ -27,7 +30,7 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, An
     logger.structure_logs(request_id=bootstrap.owner(context))
     try:
         request = read(event)
-        with pymongo.timeout(PATIENCE_SEC):
+        with pymongo.timeout(EXPORT_SEC if request.op == "dlq.export" else PATIENCE_SEC):
             answer = operate(request, bootstrap.desk())
     except TidemillError as error:
         return _refused(event, refusal(error))

@@ -45,7 +45,8 @@ def a_change(**choices: Any) -> QueueSet:
 def test_these_are_the_operations() -> None:
     assert OPERATIONS == (
         "queue.list", "queue.declare", "queue.status", "queue.pause", "queue.resume", "queue.set",
-        "task.list", "task.show", "task.explain", "task.retry", "task.cancel", "stats",
+        "task.list", "task.show", "task.explain", "task.retry", "task.cancel",
+        "dlq.groups", "dlq.list", "dlq.show", "dlq.redrive", "dlq.purge", "dlq.export", "stats",
     )  # fmt: skip
 
 

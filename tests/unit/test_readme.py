@@ -95,7 +95,9 @@ def test_the_table_of_variables_has_the_defaults_that_hold() -> None:
     assert float(rows["RETRY_SHARE"]) == settings.retry_share
     assert PRESETS[rows["RETRY_POLICY"]] == settings.retry
     assert rows["SELECTION"] == settings.selection
-    assert timedelta(days=float(rows["RETENTION_DAYS"])) == settings.retention
+    assert timedelta(days=float(rows["RETENTION_DAYS"])) == settings.retention.tasks
+    assert timedelta(days=float(rows["DEAD_LETTER_RETENTION_DAYS"])) == settings.retention.dead_letters
+    assert rows["EXPIRE_UNEXPORTED"] == str(settings.expire_unexported).lower()
     assert f"{indexes.SMALL:,}" in README
 
 

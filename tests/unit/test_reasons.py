@@ -295,11 +295,19 @@ def test_one_that_was_asked_to_stop_says_so() -> None:
             ),
         ),
         (
+            {"status": "failed", "reason": "exhausted", "archive_error": "MongoDB refuses it (code 121)"},
+            False,
+            (
+                "It failed at 2031-07-01 08:00:00 UTC (1h ago), exhausted, and cannot be moved to the dead letters: "
+                "MongoDB refuses it (code 121)."
+            ),
+        ),
+        (
             {"status": "failed", "reason": "exhausted", "error": FAILURE},
             True,
             (
                 "It failed at 2031-07-01 08:00:00 UTC (1h ago), exhausted (TimeoutError), and is a dead "
-                "letter: a redrive runs it again."
+                "letter: `tidemill dlq redrive 7` runs it again."
             ),
         ),
         (
@@ -307,13 +315,14 @@ def test_one_that_was_asked_to_stop_says_so() -> None:
             True,
             (
                 "It failed at 2031-07-01 08:00:00 UTC (1h ago), for no reason that is known, and is a dead "
-                "letter: a redrive runs it again."
+                "letter: `tidemill dlq redrive 7` runs it again."
             ),
         ),
     ],
 )
 def test_what_has_ended_says_how(fields: dict[str, Any], is_dead_letter: bool, message: str) -> None:  # noqa: FBT001
-    task = a_task(**{"finished_at": T0 - HOUR} | fields)
+    known: dict[str, Any] = {"_id": 7, "finished_at": T0 - HOUR}
+    task = a_task(**known | fields)
 
     found = only(Facts(task=task, now=T0, is_dead_letter=is_dead_letter))
 
@@ -372,7 +381,9 @@ def test_a_malformed_document_says_what_is_wrong_with_it_and_what_becomes_of_it(
     assert found.code == "malformed"
     assert found.message.startswith(f"No executor can run it: due_at is missing. {message}")
     dead = only(Facts(task=malformed, now=T0, is_dead_letter=True))
-    assert dead.message == "No executor can run it: due_at is missing. It is a dead letter."
+    assert dead.message == (
+        "No executor can run it: due_at is missing. It is a dead letter: `tidemill dlq show 1` has more of it."
+    )
 
 
 # Commands

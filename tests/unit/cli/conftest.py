@@ -63,7 +63,7 @@ class CommandLine:
 @pytest.fixture
 def tidemill(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[CommandLine]:
     """The command line where nothing says where a database is."""
-    for name in ("MONGODB_URI", "MONGODB_SECRET_ARN", "MONGODB_DATABASE", "RETRY_POLICY"):
+    for name in ("MONGODB_URI", "MONGODB_SECRET_ARN", "MONGODB_DATABASE", "RETRY_POLICY", "ARCHIVE_BUCKET"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
     _forget()
@@ -84,5 +84,5 @@ def operator(
 
 
 def _forget() -> None:
-    for cached in (bootstrap.chosen, bootstrap.database):
+    for cached in (bootstrap.chosen, bootstrap.database, bootstrap.put):
         cached.cache_clear()

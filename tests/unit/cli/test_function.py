@@ -14,12 +14,14 @@ import pytest
 from pymongo.database import Database
 
 from tests.builders import MINUTE, add, claim_one, document
+from tests.buried import bury, letter
 from tests.functions.calls import app
 from tests.functions.lambda_api import refusal
 from tests.unit.cli.conftest import CommandLine, Said
 from tidemill import aws, bootstrap
 from tidemill.clock import ServerClock
-from tidemill.store import Tasks
+from tidemill.documents import DEAD_LETTERS
+from tidemill.store import Tasks, open_tasks
 
 NAME = "tidemill-OperateFunction-Zx4Qw8Er2Ty6"
 ARN = f"arn:aws:lambda:eu-central-1:123456789012:function:{NAME}"
@@ -76,6 +78,7 @@ def filled(db: Database[Any], tasks: Tasks) -> None:
         {"_id": {"queue": "default", "minute": minute, "name": "x"}, "minute": minute} | counts
     )
     db["queues"].insert_one({"_id": "eu", "paused": True, "retry_share": 0.5})
+    bury(open_tasks(db, DEAD_LETTERS), [letter(now, _id="dead"), letter(now, _id="charged", name="charge")])
 
 
 def without_ages(said: Said) -> tuple[int, str, str]:
@@ -119,12 +122,27 @@ def without_ages(said: Said) -> tuple[int, str, str]:
         "stats",
         "stats --json",
         "stats --queue nobody",
+        "dlq ls",
+        "dlq ls --json",
+        "dlq ls --name charge",
+        "dlq ls --letters --since 1d",
+        "dlq ls --fingerprint x",
+        "dlq show dead",
+        "dlq show dead --json",
+        "dlq show nobody",
+        "dlq redrive --all --dry-run",
+        "dlq redrive --all --dry-run --json",
+        "dlq redrive --name nobody",
+        "dlq purge --all --dry-run",
+        "dlq purge --all",
+        "dlq export",
     ],
 )
 def test_both_ways_say_the_same(operator: CommandLine, platform: Platform, command: str) -> None:
-    here = without_ages(operator("ops", *command.split()))
+    words = command.split() if command.startswith("dlq") else ["ops", *command.split()]
+    here = without_ages(operator(*words))
     asked_before = len(platform.asked)
-    there = without_ages(operator("ops", *command.split(), "--function", NAME))
+    there = without_ages(operator(*words, "--function", NAME))
 
     assert there == here
     assert asked_before == 0
@@ -159,6 +177,21 @@ def test_what_changes_something_changes_it_through_the_function(
     assert tasks.count_documents({"_id": delayed, "next_retry_at": None}) == 1
     assert tasks.count_documents({"_id": waiting, "status": "cancelled"}) == 1
     assert platform.asked[-1] == (ARN, {"op": "task.cancel", "id": "waiting", "force": True})
+
+
+def test_dead_letters_are_redriven_and_purged_through_the_function(
+    operator: CommandLine, platform: Platform, db: Database[Any], tasks: Tasks, dead: Tasks
+) -> None:
+    died = ServerClock(db).now() - MINUTE
+    bury(dead, [letter(died, name="registered", _id=name) for name in ("a", "b", "c")])
+
+    operator.done("dlq", "redrive", "a", "--function", NAME)
+    operator.done("dlq", "--function", NAME, "purge", "--all", "--limit", "2", "--yes")
+
+    assert tasks.count_documents({"_id": "a", "redrives": 1}) == 1
+    assert [raw["_id"]["task"] for raw in dead.find({})] == ["c"]
+    asked = [event["op"] for _, event in platform.asked]
+    assert asked == ["dlq.redrive", "dlq.purge", "dlq.purge"]
 
 
 def test_a_function_may_be_named_before_the_topic(operator: CommandLine, platform: Platform) -> None:

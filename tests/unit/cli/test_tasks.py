@@ -149,11 +149,17 @@ def test_a_dead_letter_is_found_and_called_one(operator: CommandLine, db: Databa
 
     facts = _facts(operator.done("ops", "task", "show", str(task["_id"])))
 
-    assert facts["kept"] == f"among the dead letters of {db.name}"
+    assert facts["kept"] == f"among the dead letters of {db.name}: see `tidemill dlq show`"
     assert (facts["status"], facts["attempts"]) == ("failed", "3 of 3")
     assert facts["reason"] == "exhausted"
     assert facts["finished"].startswith("2031-07-01 09:00:00 UTC")
     assert operator.done("ops", "task", "show", str(task["_id"]), "--json").json["task"]["dead_letter"] is True
+
+
+def test_what_cannot_be_archived_says_why(operator: CommandLine, tasks: Tasks, now: datetime) -> None:
+    [task_id] = add(tasks, [document(now, status="failed", archive_error="MongoDB refuses it (code 121)")])
+
+    assert _facts(operator.done("ops", "task", "show", str(task_id)))["not archived"] == "MongoDB refuses it (code 121)"
 
 
 @pytest.mark.parametrize("alive", [True, False])
@@ -279,6 +285,7 @@ def test_as_json_times_have_a_zone_and_the_token_stays_out(operator: CommandLine
         "expires_at": None,
         "cancel_requested_at": None,
         "reason": None,
+        "archive_error": None,
         "error": {"code": "c", "message": "m", "at": "2031-07-01T09:00:00.000Z"},
         "crashes": 0,
         "redrives": 0,

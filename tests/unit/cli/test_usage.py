@@ -30,6 +30,12 @@ from tests.unit.cli.conftest import CommandLine
         ("policy", "show"),
         ("simulate",),
         ("ops", "task", "show", "\udcff"),
+        ("dlq",),
+        ("dlq", "show"),
+        ("dlq", "redrive"),
+        ("dlq", "purge", "--yes"),
+        ("dlq", "restore"),
+        ("dlq", "drop"),
     ],
 )
 def test_what_is_not_understood_is_answered_with_the_usage(tidemill: CommandLine, arguments: tuple[str, ...]) -> None:
@@ -57,6 +63,10 @@ def test_what_is_not_understood_is_answered_with_the_usage(tidemill: CommandLine
         ),
         ("simulate",),
         ("indexes",),
+        ("dlq",),
+        ("dlq", "ls"),
+        ("dlq", "redrive"),
+        ("dlq", "restore"),
     ],
 )
 def test_help_is_given_without_a_database(tidemill: CommandLine, arguments: tuple[str, ...]) -> None:
@@ -74,6 +84,11 @@ def test_help_is_given_without_a_database(tidemill: CommandLine, arguments: tupl
             "stats",
         ),
         ("indexes",),
+        ("dlq", "ls"),
+        ("dlq", "redrive", "--all"),
+        ("dlq", "purge", "x", "--yes"),
+        ("dlq", "export"),
+        ("dlq", "restore", "x"),
     ],
 )
 def test_without_an_address_the_variable_is_named(tidemill: CommandLine, arguments: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tidemill.cli import indexes, ops, policies, tables, watch, work
+from tidemill.cli import dlq, indexes, ops, policies, tables, watch, work
 from tidemill.errors import TidemillError
 
 INTERRUPTED: Final = 130
@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     ops.add_to(commands)
+    dlq.add_to(commands)
     policies.add_to(commands)
     _add_simulate_to(commands)
     work.add_to(commands)

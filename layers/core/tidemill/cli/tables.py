@@ -126,7 +126,8 @@ def table(columns: Mapping[str, Kind], rows: Iterable[Sequence[str]]) -> str:
     for row in cells:
         drawn.add_row(*map(Text, row))
     # On nothing but memory: only `say` may find that stdout takes no more.
-    console = Console(file=StringIO(), width=max(_width(), fixed), force_terminal=_is_terminal(), legacy_windows=False)
+    width = max(line_width(), fixed)
+    console = Console(file=StringIO(), width=width, force_terminal=_is_terminal(), legacy_windows=False)
     with console.capture() as capture:
         console.print(drawn)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
@@ -138,7 +139,7 @@ def facts(values: Mapping[str, str]) -> str:
     return "\n".join(
         textwrap.fill(
             clean(value),
-            width=max(_width(), margin + 20),
+            width=max(line_width(), margin + 20),
             initial_indent=f"{label:<{margin}}",
             subsequent_indent=" " * margin,
             break_on_hyphens=False,
@@ -149,11 +150,16 @@ def facts(values: Mapping[str, str]) -> str:
 
 def points(sentences: Iterable[str]) -> str:
     """Return a list of *sentences*; longer ones go on below their beginning."""
-    width = max(_width(), 40)
+    width = max(line_width(), 40)
     return "\n".join(
         textwrap.fill(clean(one), width=width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
         for one in sentences
     )
+
+
+def line_width() -> int:
+    """Return how many columns a line has."""
+    return shutil.get_terminal_size((WIDTH, 0)).columns
 
 
 def clean(text: str) -> str:
@@ -164,7 +170,3 @@ def clean(text: str) -> str:
 
 def _is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
-
-
-def _width() -> int:
-    return shutil.get_terminal_size((WIDTH, 0)).columns

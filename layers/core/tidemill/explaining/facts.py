@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from tidemill.control import options_of, standing, type_names
+from tidemill.control import options_of, registered_names, standing
 from tidemill.dead_letters import latest
 from tidemill.explaining.reasons import reasons
 from tidemill.explaining.turns import turn
@@ -44,7 +44,7 @@ def _facts(tasks: Tasks, dead: Tasks, task_id: TaskId, *, now: datetime) -> Fact
 
 
 def _surroundings(tasks: Tasks, task: Task, *, now: datetime) -> Facts:
-    names = type_names(tasks.database)
+    names = registered_names(tasks.database)
     options = options_of(tasks.database, task.queue) or QueueOptions()
     executors = standing(tasks.database, queue=task.queue, now=now)
     its_turn = turn(task, options, executors)

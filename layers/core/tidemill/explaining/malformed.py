@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemill.documents import STATUSES
 from tidemill.explaining.values import Facts
-from tidemill.explaining.words import ARCHIVED, RECLAIM, short, when
+from tidemill.explaining.words import ARCHIVED, RECLAIM, id_of, letter_command, short, when
 from tidemill.model import Malformed
 
 
@@ -15,7 +15,7 @@ def malformed(task: Malformed, facts: Facts) -> str:
 
 def _then(task: Malformed, facts: Facts) -> str:
     if facts.is_dead_letter:
-        return "It is a dead letter"
+        return f"It is a dead letter: {letter_command('show', id_of(task.id))} has more of it"
     match task.status:
         case "pending":
             return f"It is pending: {RECLAIM} completes it where its meaning is plain, and otherwise makes it fail"

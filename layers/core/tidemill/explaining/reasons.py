@@ -7,7 +7,7 @@ from typing import Final
 from tidemill.explaining.malformed import malformed
 from tidemill.explaining.obstacles import obstacles
 from tidemill.explaining.values import Facts, Reason
-from tidemill.explaining.words import ARCHIVED, RECLAIM, command, id_of, last_error, short, when
+from tidemill.explaining.words import ARCHIVED, RECLAIM, command, id_of, last_error, letter_command, short, when
 from tidemill.model import Malformed, Task
 
 NEXT: Final = Reason(
@@ -32,7 +32,9 @@ def _ended(task: Task, facts: Facts) -> str:
     at = "" if task.finished_at is None else f" at {when(task.finished_at, facts)}"
     why = f"{short(task.reason or 'for no reason that is known')}{last_error(task)}"
     if facts.is_dead_letter:
-        return f"It failed{at}, {why}, and is a dead letter: a redrive runs it again."
+        return f"It failed{at}, {why}, and is a dead letter: {letter_command('redrive', id_of(task.id))} runs it again."
+    if task.status == "failed" and task.archive_error is not None:
+        return f"It failed{at}, {why}, and cannot be moved to the dead letters: {short(task.archive_error)}."
     if task.status == "failed":
         return f"It failed{at}, {why}, and {ARCHIVED}."
     return f"It has ended{at}: {task.status}."

@@ -38,6 +38,11 @@ def command(action: str, *words: str) -> str:
     return f"`tidemill ops {' '.join((action, *words))}`"
 
 
+def letter_command(action: str, *words: str) -> str:
+    """Return the command by which an operator does something with a dead letter."""
+    return f"`tidemill dlq {' '.join((action, *words))}`"
+
+
 def word(text: str, stand_in: str) -> str:
     """Return *text* where a shell takes it as it is, else a *stand_in* for it."""
     return text if re.fullmatch(r"[A-Za-z0-9_.:@/][A-Za-z0-9_.:@/-]{0,199}", text) else stand_in

@@ -7,10 +7,12 @@ from typing import Any
 
 from pymongo.database import Database
 
+from tidemill import control
 from tidemill.client import Queue
 from tidemill.clock import Clock
 from tidemill.control import Directory
 from tidemill.documents import DEAD_LETTERS
+from tidemill.export import Put
 from tidemill.policies import RetryPolicy
 from tidemill.store import Tasks, open_tasks
 
@@ -19,13 +21,15 @@ from tidemill.store import Tasks, open_tasks
 class Desk:
     """The database, its time, and how tasks are retried that say nothing of it.
 
-    ``is_deployed``: the policy is the deployment's for certain, not what another machine takes for it.
+    ``is_deployed``: the policy is the deployment's for certain, not what another machine takes for it. ``put``: stores
+    an object in the archive bucket; ``None`` where none is known here.
     """
 
     db: Database[Any]
     clock: Clock
     retry: RetryPolicy
     is_deployed: bool = False
+    put: Put | None = None
 
     @property
     def tasks(self) -> Tasks:
@@ -41,6 +45,10 @@ class Desk:
     def directory(self) -> Directory:
         """What is declared, as it is now."""
         return Directory(self.db)
+
+    def registered(self) -> frozenset[str]:
+        """Return the names of the functions that executors have, as they are now."""
+        return control.registered_names(self.db)
 
     @property
     def queue(self) -> Queue:

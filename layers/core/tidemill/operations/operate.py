@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar, Union, ge
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tidemill.errors import InvalidRequestError, Problem
-from tidemill.operations import queues, requests, stats, tasks
+from tidemill.operations import dead_letters, letter_changes, letter_requests, queues, requests, stats, tasks
 from tidemill.operations.desk import Desk
 from tidemill.operations.requests import Operation
 from tidemill.operations.sizes import bounded_answer
@@ -40,6 +40,12 @@ _KINDS: Final[tuple[_Kind[Any], ...]] = (
     _Kind(requests.TaskExplain, tasks.explain),
     _Kind(requests.TaskRetry, tasks.retry),
     _Kind(requests.TaskCancel, tasks.cancel),
+    _Kind(letter_requests.DeadLetterGroups, dead_letters.largest_groups),
+    _Kind(letter_requests.DeadLetterList, dead_letters.listing),
+    _Kind(letter_requests.DeadLetterShow, dead_letters.show),
+    _Kind(letter_requests.DeadLetterRedrive, letter_changes.redrive),
+    _Kind(letter_requests.DeadLetterPurge, letter_changes.purge),
+    _Kind(letter_requests.DeadLetterExport, letter_changes.export),
     _Kind(requests.Stats, stats.statistics),
 )
 _BY_OP: Final[Mapping[str, _Kind[Any]]] = {
@@ -90,7 +96,7 @@ def operate(request: Operation, desk: Desk) -> _Answer:
 
     Raises:
         InvalidRequestError: What it is about is not there, or not allowed; nothing was changed.
-        TaskNotFoundError: There is no such task.
+        TaskNotFoundError: There is no such task, or no such dead letter.
         NotDelayedError: A task that is to be hurried does not wait for a time.
         UnavailableError: MongoDB did not answer; every operation can be repeated.
     """

@@ -8,6 +8,7 @@ from typing import Any
 from tidemill import control
 from tidemill.control import Directory
 from tidemill.model import Attempt, Malformed, Task
+from tidemill.operations.desk import Desk
 from tidemill.policies import RetryPolicy
 from tidemill.retry import resolved
 from tidemill.store import ids
@@ -38,6 +39,11 @@ class Allowances:
         return _allowed(policy, is_said=is_said)
 
 
+def allowances(desk: Desk) -> Allowances:
+    """Return how many attempts tasks have, as far as *desk* knows."""
+    return Allowances(directory=desk.directory, retry=desk.retry, is_deployed=desk.is_deployed)
+
+
 def task_document(task: Task | Malformed, allowances: Allowances, *, is_dead: bool) -> dict[str, Any]:
     """Return all that is shown of one task."""
     has_result = {} if isinstance(task, Malformed) else {"has_result": task.result is not None}
@@ -45,9 +51,9 @@ def task_document(task: Task | Malformed, allowances: Allowances, *, is_dead: bo
     return _common(task, allowances, is_dead=is_dead) | has_result | log
 
 
-def listed_document(task: Task | Malformed, allowances: Allowances) -> dict[str, Any]:
-    """Return what is shown of a living task in a list, which is read without results and logs."""
-    return _common(task, allowances, is_dead=False)
+def listed_document(task: Task | Malformed, allowances: Allowances, *, is_dead: bool = False) -> dict[str, Any]:
+    """Return what is shown of a task in a list, which is read without results and logs."""
+    return _common(task, allowances, is_dead=is_dead)
 
 
 def _allowed(policy: RetryPolicy, *, is_said: bool) -> dict[str, Any]:
@@ -76,6 +82,7 @@ def _fields(task: Task) -> dict[str, Any]:
         "attempts": task.attempts,
         **{name: stamp(getattr(task, name)) for name in _TIMES},
         "reason": task.reason,
+        "archive_error": task.archive_error,
         "error": None if error is None else {"code": error.code, "message": error.message, "at": stamp(error.at)},
         "crashes": task.crashes,
         "redrives": task.redrives,

@@ -10,7 +10,7 @@ from tidemill.model import Malformed, Task
 from tidemill.operations.desk import Desk
 from tidemill.operations.identities import meant
 from tidemill.operations.requests import TaskCancel, TaskExplain, TaskList, TaskRetry, TaskShow
-from tidemill.operations.task_documents import Allowances, listed_document, task_document
+from tidemill.operations.task_documents import Allowances, allowances, listed_document, task_document
 from tidemill.operations.warnings import of_nobody, unknown, warnings_of
 from tidemill.store import ids, lookups
 from tidemill.store import listing as pages
@@ -26,8 +26,8 @@ def listing(request: TaskList, desk: Desk) -> dict[str, Any]:
         limit=request.limit,
         after=request.cursor,
     )
-    allowances = _allowances(desk)
-    tasks = [listed_document(task, allowances) for task in page.tasks]
+    allowed = allowances(desk)
+    tasks = [listed_document(task, allowed) for task in page.tasks]
     return {"tasks": tasks, "next": page.next, "warnings": [] if tasks else _of_nothing(request, desk)}
 
 
@@ -36,7 +36,7 @@ def show(request: TaskShow, desk: Desk) -> dict[str, Any]:
     task_id = meant(request.id, desk)
     living = lookups.get(desk.tasks, task_id)
     task = living or desk.queue.get(task_id)
-    return {"task": task_document(task, _allowances(desk), is_dead=living is None)}
+    return {"task": task_document(task, allowances(desk), is_dead=living is None)}
 
 
 def explain(request: TaskExplain, desk: Desk) -> dict[str, Any]:
@@ -65,14 +65,10 @@ def cancel(request: TaskCancel, desk: Desk) -> dict[str, Any]:
     return {"task": document, "was": _status(before or task), "changed": changed is not None}
 
 
-def _allowances(desk: Desk) -> Allowances:
-    return Allowances(directory=desk.directory, retry=desk.retry, is_deployed=desk.is_deployed)
-
-
 def _after_a_change(task: Task | Malformed, desk: Desk, *, is_dead: bool = False) -> dict[str, Any]:
     """Return *task*, whatever else can be read: that it was changed is what has to be told."""
     try:
-        return task_document(task, _allowances(desk), is_dead=is_dead)
+        return task_document(task, allowances(desk), is_dead=is_dead)
     except TidemillError:
         unread = Allowances(directory=None, retry=desk.retry, is_deployed=desk.is_deployed)
         return task_document(task, unread, is_dead=is_dead)

@@ -87,7 +87,7 @@ def said(chosen: argparse.Namespace, answer: Document) -> bool:
 
 def _desk() -> Desk:
     db = database()
-    return Desk(db=db, clock=ServerClock(db), retry=bootstrap.chosen().retry)
+    return Desk(db=db, clock=ServerClock(db), retry=bootstrap.chosen().retry, put=bootstrap.put())
 
 
 def _asked(function: str, event: Document) -> Document:

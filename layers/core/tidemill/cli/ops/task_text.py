@@ -20,9 +20,9 @@ _LONGEST_MS = 10**15
 def header(answer: Document) -> dict[str, str]:
     """Return what is to be said of a task, but for its execution log."""
     task, now = answer["task"], datetime.fromisoformat(answer["now"])
-    place = "dead letters" if task["dead_letter"] else "tasks"
+    place, more = ("dead letters", ": see `tidemill dlq show`") if task["dead_letter"] else ("tasks", "")
     lines = _malformed(task, now) if "malformed" in task else _whole(task, now)
-    return {"task": task["id"], "kept": f"among the {place} of {answer['database']}"} | lines
+    return {"task": task["id"], "kept": f"among the {place} of {answer['database']}{more}"} | lines
 
 
 def log(lines: Sequence[Document]) -> str:
@@ -105,6 +105,8 @@ def _ending(task: Document) -> dict[str, str]:
     lines = {}
     if task["status"] == "failed":
         lines["reason"] = task["reason"] or "failed by hand"
+        if task["archive_error"] is not None:
+            lines["not archived"] = bounded(task["archive_error"], _MAX_TEXT)
     if task["error"] is not None:
         error = task["error"]
         at = moment(datetime.fromisoformat(error["at"]))

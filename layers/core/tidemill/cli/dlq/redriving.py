@@ -1,0 +1,109 @@
+"""``tidemill dlq redrive``: dead letters become tasks again."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from tidemill.cli.dlq.filters import add_choice_to, requested
+from tidemill.cli.dlq.progress import is_watched, progress
+from tidemill.cli.dlq.runs import Tally, run, telling_so_far
+from tidemill.cli.ops.asking import Document, add_action, said
+from tidemill.cli.tables import Commands, clean, points, say
+from tidemill.errors import TidemillError
+from tidemill.wording import span
+
+_EXAMPLES: Final = 5
+_MEANING: Final = {
+    "unregistered": "no executor has registered their function",
+    "malformed": "no executor could run them as they are stored",
+    "expired": "they had to start before a time that is over, or will be; --drop-expiry lets them start all the same",
+    "under_way": "a redrive of them is under way, or was cut short a minute ago; if so, archive completes it",
+    "conflict": "a living task has their id, or holds their idempotency key",
+}
+
+
+class LeftDeadError(TidemillError):
+    """Not all that was asked for was done."""
+
+
+def add_to(actions: Commands) -> None:
+    """Add ``redrive``."""
+    parser = add_action(actions, "redrive", "run dead letters again from the beginning, the oldest first")
+    add_choice_to(parser)
+    parser.add_argument("--rate", type=_rate, metavar="N", help="let N become due a second, not all at once")
+    parser.add_argument("--drop-expiry", action="store_true", help="let those start that had to start before now")
+    parser.set_defaults(command=partial(_redrive, refuse=parser.error))
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate <= 1e6:  # noqa: PLR2004 - more is all at once
+        raise argparse.ArgumentTypeError("must be a number above 0, up to 1000000")
+    return rate
+
+
+def _redrive(chosen: argparse.Namespace, *, refuse: Callable[[str], object]) -> None:
+    how: Document = {"op": "dlq.redrive", "drop_expiry": chosen.drop_expiry}
+    if chosen.rate is not None:
+        how["per_sec"] = chosen.rate
+    events = [how | which for which in requested(chosen, refuse=refuse)]
+    tally = _looked(chosen, events) if chosen.dry_run else _redriven(chosen, events)
+    if not chosen.json:
+        say("\n".join(_report(chosen, tally.document)))
+    elif tally.document:
+        said(chosen, tally.document)
+    left = sum(tally.document.get("refused", {}).values()) + tally.failed
+    if left and not chosen.dry_run:
+        raise LeftDeadError(f"{left} of what was asked for could not be redriven")
+
+
+def _looked(chosen: argparse.Namespace, events: list[Document]) -> Tally:
+    tally = Tally("redriven")
+    with progress("looking", total=chosen.limit) as step:
+        run(chosen, [one | {"dry_run": True} for one in events], tally, limit=chosen.limit, step=step)
+    return tally
+
+
+def _redriven(chosen: argparse.Namespace, events: list[Document]) -> Tally:
+    tally = Tally("redriven")
+    total = _looked(chosen, events).done if is_watched() and not chosen.ids else None
+    with telling_so_far(tally, "redriven"), progress("redriving", total=total) as step:
+        run(chosen, events, tally, limit=chosen.limit, step=step)
+    return tally
+
+
+def _report(chosen: argparse.Namespace, told: Document) -> Iterator[str]:
+    if not told.get("looked_at"):
+        yield f"no open dead letter matches in {told['database']}" if told else "nothing was redriven"
+        return
+    redriven = told["redriven"]
+    letters = "dead letter" if redriven == 1 else "dead letters"
+    pace = ""
+    if chosen.rate is not None and redriven:
+        pace = f", due one by one over {span(timedelta(seconds=redriven / chosen.rate))}"
+    would_be = "would be redriven" if chosen.dry_run else "redriven"
+    yield f"{redriven} {letters} of {told['database']} {would_be}{pace}"
+    yield from _refused(told)
+
+
+def _refused(told: Document) -> Iterator[str]:
+    if not told["refused"]:
+        return
+    yield "\nrefused, and left as they were:\n"
+    yield points(_reason(code, count, told) for code, count in sorted(told["refused"].items()))
+    yield "\nfor example:\n"
+    yield points(f"{clean(one['id'])}: {one['message']}" for one in told["examples"][:_EXAMPLES])
+
+
+def _reason(code: str, count: int, told: Document) -> str:
+    names = ""
+    if code == "unregistered":
+        names = ": " + ", ".join(f"{name} ({n})" for name, n in sorted(told["unregistered"].items()))
+    return f"{count} {code}: {_MEANING.get(code, 'see the examples')}{names}"

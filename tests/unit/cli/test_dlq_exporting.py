@@ -1,0 +1,150 @@
+"""`tidemill dlq export` and `restore`: into the bucket, and back from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from tests.buried import bury, letter
+from tests.unit.cli.conftest import CommandLine
+from tidemill import bootstrap
+from tidemill.cli.dlq import exporting
+from tidemill.clock import ServerClock
+from tidemill.documents import decode
+from tidemill.export import ExportError, content
+from tidemill.store import Tasks
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def died(db: Database[Any]) -> datetime:
+    return ServerClock(db).now() - HOUR
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """A bucket that takes everything but what is of the function ``refused``."""
+    objects: dict[str, bytes] = {}
+
+    def put(key: str, body: bytes) -> None:
+        if "refused" in key:
+            raise ExportError("EntityTooLarge", of_object=True)
+        objects[key] = body
+
+    _bucket(monkeypatch, put)
+    return objects
+
+
+def _bucket(monkeypatch: pytest.MonkeyPatch, put: Callable[[str, bytes], None]) -> None:
+    def found() -> Callable[[str, bytes], None]:
+        return put
+
+    found.cache_clear = lambda: None  # type: ignore[attr-defined]
+    monkeypatch.setattr(bootstrap, "put", found)
+
+
+def test_what_is_not_in_the_bucket_goes_there(
+    operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime, shelf: dict[str, bytes]
+) -> None:
+    bury(dead, [letter(died) for _ in range(3)])
+
+    assert operator.done("dlq", "export").out == f"3 dead letters of {db.name} exported\n"
+    assert len(shelf) == 3
+    assert operator.done("dlq", "export", "--json").json["exported"] == 0
+
+
+def test_it_goes_on_until_nothing_is_left(
+    operator: CommandLine, dead: Tasks, died: datetime, shelf: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "MAX_LETTERS", 2)
+    bury(dead, [letter(died) for _ in range(5)])
+
+    answer = operator.done("dlq", "export", "--json").json
+
+    assert (answer["exported"], answer["left"], answer["trouble"]) == (5, 0, None)
+    assert len(shelf) == 5
+
+
+def test_what_is_left_is_told_and_ends_in_1(
+    operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime, shelf: dict[str, bytes]
+) -> None:
+    bury(dead, [letter(died), letter(died, _id="refused")])
+
+    said = operator("dlq", "export")
+
+    assert (said.status, said.out, len(shelf)) == (1, f"1 dead letter of {db.name} exported\n", 1)
+    sentence = "1 dead letter is left, only in {}: the bucket refuses them; `tidemill dlq show ID` says why"
+    assert said.err == f"tidemill: {sentence.format(db.name)}\n"
+
+
+def test_a_bucket_that_is_away_is_told(
+    operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_key: str, _body: bytes) -> None:
+        raise ExportError("AccessDenied", of_object=False)
+
+    _bucket(monkeypatch, away)
+    bury(dead, [letter(died)])
+
+    said = operator("dlq", "export")
+
+    assert said.status == 1
+    assert said.err == f"tidemill: 1 dead letter is left, only in {db.name}: S3 says AccessDenied\n"
+
+
+def test_without_a_bucket_it_says_what_is_missing(operator: CommandLine) -> None:
+    said = operator.refused("dlq", "export")
+
+    assert said == "op: there is no bucket to export to: ARCHIVE_BUCKET names one"
+
+
+def test_files_of_the_bucket_come_back(
+    operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime, tmp_path: Path
+) -> None:
+    bury(dead, [letter(died, _id="x", redrives=2, payload={"n": 1})])
+    before = dead.find_one({})
+    assert before is not None
+    file = tmp_path / "x.json.gz"
+    file.write_bytes(content(before))
+    dead.delete_many({})
+
+    first, second = operator.done("dlq", "restore", str(file)), operator.done("dlq", "restore", str(file))
+
+    assert first.out == f"{file}: task x is a dead letter again, redriven 2 times before\n"
+    assert second.out == f"{file}: is among the dead letters already\n"
+    [after] = [decode(raw) for raw in dead.find({})]
+    assert {name: after[name] for name in decode(before)} == decode(before)
+    assert after["archived_at"] is not None
+    told = operator.done("dlq", "restore", str(file), "--json").json
+    assert told == {"files": [{"file": str(file), "restored": False}], "database": db.name}
+
+
+def test_a_file_that_is_none_keeps_no_other_back(
+    operator: CommandLine, dead: Tasks, died: datetime, tmp_path: Path
+) -> None:
+    bury(dead, [letter(died, _id="x")])
+    found = dead.find_one({})
+    assert found is not None
+    (tmp_path / "good").write_bytes(content(found))
+    (tmp_path / "odd").write_bytes(b"{}")
+    dead.delete_many({})
+
+    said = operator("dlq", "restore", *(str(tmp_path / name) for name in ("odd", "nobody", "good")))
+
+    assert said.status == 1
+    assert said.out == f"{tmp_path / 'good'}: task x is a dead letter again\n"
+    assert said.err.splitlines()[1:] == [
+        f"tidemill: {tmp_path / 'nobody'}: No such file or directory",
+        "tidemill: 2 of 3 files were not restored",
+    ]
+
+
+def test_files_are_restored_on_a_uri_only(tidemill: CommandLine, tmp_path: Path) -> None:
+    sentence = "files are restored on MONGODB_URI only, not by a function"
+    assert tidemill.refused("dlq", "--function", "f", "restore", str(tmp_path)) == sentence

@@ -1,0 +1,280 @@
+"""`tidemill dlq ls` and `show`: why tasks failed, which did, and one of them."""
+
+from __future__ import annotations
+
+import io
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from tests.buried import FINGERPRINT, bury, letter
+from tests.unit.cli.conftest import CommandLine, Said
+from tidemill.cli.dlq.letter_text import sparkline
+from tidemill.clock import ServerClock
+from tidemill.store import Tasks
+
+HOUR = timedelta(hours=1)
+SECRET = "s3cret-of-a-customer"
+
+
+@pytest.fixture
+def died(db: Database[Any]) -> datetime:
+    """Half an hour ago, as the server has it."""
+    return ServerClock(db).now() - HOUR / 2
+
+
+def facts(said: Said) -> dict[str, str]:
+    """What stands above the first empty line."""
+    header = said.lines[: said.lines.index("")]
+    pairs = (line.partition("  ") for line in header)
+    return {label: value.strip() for label, _, value in pairs}
+
+
+# Groups
+
+
+def test_groups_have_their_size_their_times_their_trend_and_a_sample(
+    operator: CommandLine, dead: Tasks, db: Database[Any], died: datetime
+) -> None:
+    bury(dead, [letter(died - hours * HOUR) for hours in (0, 0, 0, 0, 2, 50)])
+    said = {"message": "KeyError: 'id' (pay.py:7 in pay)", "code": "KeyError", "at": died}
+    bury(dead, [letter(died - 30 * HOUR, fingerprint="00000000000000bb", name="charge", error=said)])
+
+    lines = operator.done("dlq", "ls").lines
+
+    assert lines == [
+        "fingerprint       letters   first     last  died in each of the last 24 h",
+        "-------------------------------------------------------------------------",
+        "00000000000000aa        6  2d ago  30m ago  ·····················▂·█",
+        "    noop: http_503: the receiver answered 503",
+        "00000000000000bb        1  1d ago   1d ago  ························",
+        "    charge: KeyError: 'id' (pay.py:7 in pay)",
+        "",
+        "2 groups, 7 open dead letters in all; --fingerprint F lists those of one",
+    ]
+    assert db.name == operator.done("dlq", "ls", "--json").json["database"]
+
+
+def test_groups_that_are_not_shown_are_counted(operator: CommandLine, dead: Tasks, died: datetime) -> None:
+    bury(dead, [letter(died, fingerprint=f"{n:016x}") for n in range(5)])
+
+    said = operator.done("dlq", "ls", "--limit", "2")
+
+    assert said.lines[-1] == "2 of 5 groups, 5 open dead letters in all; --fingerprint F lists those of one"
+    assert len(operator.done("dlq", "ls", "--limit", "2", "--json").json["groups"]) == 2
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1"])
+def test_a_trend_is_drawn_in_plain_characters_where_there_are_no_others(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+
+    assert sparkline([0, 1, 50, 100]) == ".:+@"
+
+
+@pytest.mark.parametrize(
+    ("counts", "drawn"),
+    [
+        ([], ""),
+        ([0, 0], "··"),
+        ([1], "█"),
+        ([1, 2, 3, 4, 5, 6, 7, 8, 0], "▁▂▃▄▅▆▇█·"),
+        ([1, 10**9], "▁█"),
+    ],
+)
+def test_the_largest_count_is_the_highest_and_the_least_is_seen(counts: list[int], drawn: str) -> None:
+    assert sparkline(counts) == drawn
+
+
+def test_no_line_is_longer_than_80_columns(
+    operator: CommandLine, dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    long = {"message": "x y " * 400, "code": "a.very.long.Code", "at": died}
+    bury(dead, [letter(died - 23 * HOUR * n, error=long, name="charge_the_customer") for n in range(3)])
+    bury(dead, [letter(died, fingerprint=f"{n:016x}") for n in range(3)])
+    task_id = "x" * 24
+    bury(dead, [letter(died, _id=task_id, redrives=n, redriven_at=died if n else None) for n in (0, 1)])
+
+    for words in (["ls"], ["ls", "--letters"], ["show", task_id]):
+        said = operator.done("dlq", *words)
+        assert max(map(len, said.lines)) <= 80, said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "there are no open dead letters in {}"),
+        (("--letters",), "no open dead letter matches in {}"),
+        (("--name", "registered", "--since", "2h"), "no open dead letter matches in {}"),
+        (("--redriven",), "no dead letter that was redriven matches in {}"),
+    ],
+)
+def test_where_there_is_nothing_it_says_so(
+    operator: CommandLine, db: Database[Any], arguments: tuple[str, ...], sentence: str
+) -> None:
+    assert operator.done("dlq", "ls", *arguments).out == sentence.format(db.name) + "\n"
+
+
+def test_what_steers_a_terminal_is_spelled_out(operator: CommandLine, dead: Tasks, died: datetime) -> None:
+    evil = "\x1b[31m\nno"
+    error = {"message": evil, "code": evil, "at": died}
+    bury(dead, [letter(died, _id=evil, name=evil, error=error, fingerprint=evil, reason=evil)])
+
+    for words in (["ls"], ["ls", "--letters"], ["show", evil]):
+        assert "\x1b" not in operator.done("dlq", *words).out
+
+
+# Letters
+
+
+def test_with_a_filter_the_letters_themselves_are_listed(operator: CommandLine, dead: Tasks, died: datetime) -> None:
+    [first, second, third] = bury(
+        dead,
+        [
+            letter(died, archived_at=died),
+            letter(died - 3 * HOUR, redrive_started_at=died, name="charge"),
+            letter(died - 6 * HOUR, error=None),
+        ],
+    )
+    bury(dead, [letter(died, fingerprint="b"), letter(died, redriven_at=died)])
+
+    lines = operator.done("dlq", "ls", "--fingerprint", FINGERPRINT).lines
+
+    assert [line.split() for line in lines if "--" not in line] == [
+        ["task", "died", "name", "error", "exported", "state"],
+        [str(first), "30m", "ago", "noop", "http_503", "yes", "open"],
+        [str(second), "3h", "ago", "charge", "http_503", "no", "on", "its", "way"],
+        [str(third), "6h", "ago", "noop", "exhausted", "no", "open"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--letters",), ["new", "old", "eu"]),
+        (("--redriven",), ["gone"]),
+        (("--name", "charge"), ["old"]),
+        (("--queue", "eu"), ["eu"]),
+        (("--since", "1h"), ["new"]),
+        (("--until", "90m"), ["old", "eu"]),
+        (("--since", "3h", "--until", "90m"), ["old"]),
+        (("--since", "2001-01-01", "--until", "2001-01-01T00:00:00+02:00"), None),
+        (("--letters", "--limit", "2"), ["new", "old"]),
+    ],
+)
+def test_filters_say_which(
+    operator: CommandLine, dead: Tasks, died: datetime, arguments: tuple[str, ...], expected: list[str] | None
+) -> None:
+    bury(dead, [letter(died, _id="new"), letter(died - 2 * HOUR, _id="old", name="charge")])
+    bury(dead, [letter(died - 9 * HOUR, _id="eu", queue="eu"), letter(died, _id="gone", redriven_at=died)])
+
+    if expected is None:
+        assert operator.refused("dlq", "ls", *arguments) == "event: since must be before until"
+    else:
+        listed = operator.done("dlq", "ls", *arguments, "--json").json["letters"]
+        assert [one["id"] for one in listed] == expected
+
+
+def test_a_list_goes_on_where_one_ended(operator: CommandLine, dead: Tasks, died: datetime) -> None:
+    bury(dead, [letter(died - n * HOUR, _id=f"n{n}") for n in range(5)])
+
+    first = operator.done("dlq", "ls", "--letters", "--limit", "3")
+    cursor = first.lines[-1].rpartition(" ")[2]
+    second = operator.done("dlq", "ls", "--letters", "--cursor", cursor)
+
+    assert first.lines[-1] == f"there are more: go on with the same options and --cursor {cursor}"
+    assert [line.split()[0] for line in second.lines[2:]] == ["n3", "n4"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--since", "yesterday"),
+        ("--since", "2h ago"),
+        ("--until", "2031-02-30"),
+        ("--since", ""),
+        ("--since", "-1h"),
+        ("--limit", "0"),
+        ("--limit", "1001"),
+        ("--limit", "x"),
+    ],
+)
+def test_what_is_no_filter_is_answered_with_the_usage(tidemill: CommandLine, arguments: tuple[str, ...]) -> None:
+    said = tidemill("dlq", "ls", *arguments)
+
+    assert (said.status, said.out) == (2, "")
+    assert said.err.startswith("usage: tidemill dlq ls")
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("2031-07-01", datetime(2031, 7, 1, tzinfo=UTC)),
+        ("2031-07-01T09:30", datetime(2031, 7, 1, 9, 30, tzinfo=UTC)),
+        ("2031-07-01 09:30:15", datetime(2031, 7, 1, 9, 30, 15, tzinfo=UTC)),
+        ("2031-07-01T09:30:15.250+02:00", datetime(2031, 7, 1, 7, 30, 15, 250_000, tzinfo=UTC)),
+        ("2031-07-01T09:30:00Z", datetime(2031, 7, 1, 9, 30, tzinfo=UTC)),
+    ],
+)
+def test_a_time_is_utc_unless_it_says_otherwise(operator: CommandLine, dead: Tasks, text: str, at: datetime) -> None:
+    bury(dead, [letter(at, _id="at"), letter(at - timedelta(milliseconds=1), _id="before")])
+
+    assert [one["id"] for one in operator.done("dlq", "ls", "--since", text, "--json").json["letters"]] == ["at"]
+
+
+# One
+
+
+def test_a_letter_says_where_it_stands(operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime) -> None:
+    log = [{"attempt": 0, "status": "failed", "started_at": died, "duration_ms": 1500, "note": "503"}]
+    bury(dead, [letter(died, _id="x", redrives=1, attempt_log=log, payload={"card": SECRET}, result=SECRET)])
+    bury(dead, [letter(died - HOUR, _id="x", redriven_at=died, reason="worker_lost")])
+
+    said = operator.done("dlq", "show", "x")
+
+    shown = facts(said)
+    assert (shown["task"], shown["kept"]) == ("x", f"among the dead letters of {db.name}")
+    assert (shown["reason"], shown["redrives"]) == ("exhausted", "1 before this death")
+    assert shown["died"].endswith("UTC (30m ago)") or shown["died"].endswith("UTC (30m 1s ago)")
+    assert (shown["fingerprint"], shown["exported"]) == (FINGERPRINT, "not yet")
+    assert shown["redriven"] == "no: `tidemill dlq redrive ID` runs it again"
+    assert "      0  failed" in said.out
+    assert "other deaths of the task:" in said.lines
+    assert said.lines[-1].split()[:3] == ["0", "1h", "ago"]
+    assert SECRET not in said.out + operator.done("dlq", "show", "x", "--json").out
+
+
+@pytest.mark.parametrize(
+    ("marks", "field", "words"),
+    [
+        ({"archived_at": True}, "exported", "UTC (30m"),
+        ({"export_attempts": 3, "export_error": "TooLarge"}, "exported", "refused 3 times, TooLarge"),
+        ({"export_attempts": 3, "export_retry_at": True}, "exported", "for no reason that is known; again"),
+        ({"redriven_at": True}, "redriven", "UTC (30m"),
+        ({"redrive_started_at": True}, "redriven", "begun"),
+        ({"name": 7}, "malformed", "name is not what it has to be"),
+        ({"name": 7}, "redriven", "no"),
+    ],
+)
+def test_what_became_of_a_letter_is_told(
+    operator: CommandLine, dead: Tasks, died: datetime, *, marks: dict[str, Any], field: str, words: str
+) -> None:
+    bury(dead, [letter(died, _id="x") | {name: died if value is True else value for name, value in marks.items()}])
+
+    assert words in facts(operator.done("dlq", "show", "x"))[field]
+
+
+def test_a_letter_of_several_is_named_by_its_redrives(operator: CommandLine, dead: Tasks, died: datetime) -> None:
+    bury(dead, [letter(died, _id="x", redrives=n, reason=f"r{n}") for n in range(3)])
+
+    assert facts(operator.done("dlq", "show", "x"))["reason"] == "r2"
+    assert facts(operator.done("dlq", "show", "x", "--redrives", "0"))["reason"] == "r0"
+
+
+def test_a_letter_that_is_not_there_is_one_sentence(operator: CommandLine, db: Database[Any]) -> None:
+    assert operator.refused("dlq", "show", "nobody") == f"there is no dead letter of task nobody in {db.name}"

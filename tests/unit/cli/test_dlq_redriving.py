@@ -1,0 +1,254 @@
+"""`tidemill dlq redrive`: what goes back, what does not and why, and what was done when it ends too early."""
+
+from __future__ import annotations
+
+import io
+import sys
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from tests.builders import add, document, stored
+from tests.buried import bury, letter
+from tests.unit.cli.conftest import CommandLine
+from tidemill.cli.dlq import runs
+from tidemill.cli.ops import asking
+from tidemill.clock import ServerClock
+from tidemill.errors import UnavailableError
+from tidemill.store import Tasks
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def died(db: Database[Any]) -> datetime:
+    return ServerClock(db).now() - HOUR
+
+
+@pytest.fixture
+def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that do no more than two letters."""
+    monkeypatch.setattr(runs, "MAX_LETTERS", 2)
+
+
+class Terminal(io.StringIO):
+    """What a command takes for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def open_letters(died: datetime, count: int, **fields: Any) -> list[dict[str, Any]]:
+    return [letter(died - n * HOUR, name="registered", **fields) for n in range(count)]
+
+
+def test_a_letter_is_redriven_by_its_id(
+    operator: CommandLine, db: Database[Any], dead: Tasks, tasks: Tasks, died: datetime
+) -> None:
+    [task_id, _] = bury(dead, open_letters(died, 2))
+
+    assert operator.done("dlq", "redrive", str(task_id)).out == f"1 dead letter of {db.name} redriven\n"
+    assert stored(tasks, task_id)["redrives"] == 1
+    assert tasks.count_documents({}) == 1
+
+
+def test_several_are_redriven_one_after_the_other(
+    operator: CommandLine, dead: Tasks, tasks: Tasks, died: datetime
+) -> None:
+    ids = [str(one) for one in bury(dead, open_letters(died, 3))]
+
+    answer = operator.done("dlq", "redrive", *ids[:2], ids[0], "--json").json
+
+    assert (answer["redriven"], answer["looked_at"], answer["refused"]) == (2, 2, {})
+    assert tasks.count_documents({}) == 2
+
+
+def test_one_that_is_not_there_keeps_no_other_back(
+    operator: CommandLine, dead: Tasks, tasks: Tasks, died: datetime
+) -> None:
+    ids = [str(one) for one in bury(dead, open_letters(died, 2))]
+
+    said = operator("dlq", "redrive", ids[0], "nobody", ids[1])
+
+    assert said.status == 1
+    assert "there is no dead letter of task nobody" in said.err
+    assert said.err.endswith("tidemill: 1 of what was asked for could not be redriven\n")
+    assert tasks.count_documents({}) == 2
+
+
+@pytest.mark.usefixtures("short_pages")
+def test_a_limit_is_kept_over_all_pages(operator: CommandLine, dead: Tasks, tasks: Tasks, died: datetime) -> None:
+    bury(dead, open_letters(died, 7))
+
+    assert operator.done("dlq", "redrive", "--all", "--limit", "5", "--json").json["redriven"] == 5
+    assert tasks.count_documents({}) == 5
+
+
+@pytest.mark.usefixtures("short_pages")
+def test_all_pages_are_asked_for(operator: CommandLine, dead: Tasks, tasks: Tasks, died: datetime) -> None:
+    bury(dead, open_letters(died, 7))
+
+    assert operator.done("dlq", "redrive", "--all", "--json").json["redriven"] == 7
+    assert tasks.count_documents({}) == 7
+
+
+def test_a_dry_run_changes_nothing_and_says_the_same(
+    operator: CommandLine, db: Database[Any], dead: Tasks, tasks: Tasks, died: datetime
+) -> None:
+    bury(dead, open_letters(died, 3))
+    bury(dead, [letter(died, name="retired")])
+
+    said = operator("dlq", "redrive", "--all", "--dry-run", "--rate", "2")
+
+    assert (said.status, said.err) == (0, "")
+    assert said.lines[0] == f"3 dead letters of {db.name} would be redriven, due one by one over 1.5s"
+    assert tasks.count_documents({}) == 0
+
+
+def test_what_is_refused_is_told_with_its_reason_and_ends_in_1(
+    operator: CommandLine, db: Database[Any], dead: Tasks, tasks: Tasks, died: datetime
+) -> None:
+    bury(dead, [letter(died, name="retired") for _ in range(2)])
+    [alive] = bury(dead, [letter(died, name="registered", _id="alive")])
+    add(tasks, [document(died, _id=alive)])
+    bury(dead, [letter(died, name="registered", _id="late", expires_at=died)])
+
+    said = operator("dlq", "redrive", "--all")
+
+    assert said.status == 1
+    assert said.err == "tidemill: 4 of what was asked for could not be redriven\n"
+    assert said.lines[0] == f"0 dead letters of {db.name} redriven"
+    for line in (
+        "- 2 unregistered: no executor has registered their function: retired (2)",
+        "- 1 conflict: a living task has their id, or holds their idempotency key",
+        "- 1 expired: they had to start before a time that is over, or will be; --drop-expiry lets them start",
+    ):
+        assert line in said.lines
+    assert any(line.startswith("- alive: ") for line in said.lines)
+    assert tasks.count_documents({}) == 1
+    operator.done("dlq", "redrive", "late", "--drop-expiry")
+    assert stored(tasks, "late")["expires_at"] is None
+
+
+def test_with_a_rate_tasks_become_due_one_after_the_other(
+    operator: CommandLine, dead: Tasks, tasks: Tasks, died: datetime
+) -> None:
+    bury(dead, open_letters(died, 3))
+
+    operator.done("dlq", "redrive", "--all", "--rate", "0.1")
+
+    due = sorted(raw["due_at"] for raw in tasks.find({}, {"due_at": 1}))
+    assert [later - earlier for earlier, later in pairwise(due)] == [timedelta(seconds=10)] * 2
+
+
+def test_where_nothing_matches_it_says_so(operator: CommandLine, db: Database[Any]) -> None:
+    assert operator.done("dlq", "redrive", "--all").out == f"no open dead letter matches in {db.name}\n"
+    said = operator("dlq", "redrive", "--name", "registred")
+    assert said.err == "tidemill: no executor has registered a function registred, did you mean registered?\n"
+
+
+@pytest.mark.parametrize("command", ["redrive", "purge"])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "say which dead letters: by ID, by --fingerprint"),
+        (("--dry-run",), "say which dead letters"),
+        (("--limit", "5"), "say which dead letters"),
+        (("--all", "x"), "IDs, filters and --all exclude each other"),
+        (("--all", "--name", "x"), "IDs, filters and --all exclude each other"),
+        (("x", "--queue", "x"), "IDs, filters and --all exclude each other"),
+        (("x", "y", "--redrives", "1"), "--redrives goes with one ID"),
+        (("--all", "--redrives", "1"), "--redrives goes with one ID"),
+        (("--all", "--limit", "0"), "must be above 0"),
+        (("--all", "--limit", "-1"), "must be a whole number"),
+    ],
+)
+def test_what_does_not_say_which_is_answered_with_the_usage(
+    tidemill: CommandLine, command: str, arguments: tuple[str, ...], words: str
+) -> None:
+    said = tidemill("dlq", command, *arguments)
+
+    assert (said.status, said.out) == (2, "")
+    assert said.err.startswith(f"usage: tidemill dlq {command}")
+    assert words in said.err
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf", "x", "1e9"])
+def test_a_rate_that_is_none_is_answered_with_the_usage(tidemill: CommandLine, rate: str) -> None:
+    said = tidemill("dlq", "redrive", "--all", "--rate", rate)
+
+    assert said.status == 2
+    assert "argument --rate: must be a number above 0, up to 1000000" in said.err
+
+
+# Cut short
+
+
+@pytest.mark.usefixtures("short_pages")
+@pytest.mark.parametrize(
+    ("error", "status", "sentences"),
+    [
+        (KeyboardInterrupt(), 130, []),
+        (UnavailableError("MongoDB is away"), 1, ["MongoDB is away"]),
+    ],
+)
+def test_where_it_ends_too_early_it_says_what_was_done(
+    operator: CommandLine,
+    dead: Tasks,
+    tasks: Tasks,
+    died: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    error: BaseException,
+    status: int,
+    sentences: list[str],
+) -> None:
+    bury(dead, open_letters(died, 7))
+    answered, asked = asking.answered, iter(range(9))
+
+    def fails_third(*event: Any) -> Any:
+        if next(asked) == 2:
+            raise error
+        return answered(*event)
+
+    monkeypatch.setattr(runs, "answered", fails_third)
+    said = operator("dlq", "redrive", "--all")
+
+    assert (said.status, said.out) == (status, "")
+    so_far = "stopped early: 4 redriven so far; the same command goes on with the rest"
+    assert said.err.splitlines() == [f"tidemill: {one}" for one in [so_far, *sentences]]
+    assert tasks.count_documents({}) == 4
+
+
+# Watched
+
+
+def test_on_a_terminal_a_bar_tells_how_far_it_is(
+    operator: CommandLine, dead: Tasks, tasks: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(dead, open_letters(died, 5))
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+
+    assert operator("dlq", "redrive", "--all", "--json").json["redriven"] == 5
+
+    assert "redriving" in terminal.getvalue()
+    assert "5/5" in terminal.getvalue()
+    assert tasks.count_documents({}) == 5
+
+
+def test_without_rich_there_is_no_bar(
+    operator: CommandLine, dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(dead, open_letters(died, 1))
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    for name in ("rich", "rich.console", "rich.progress"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+    assert operator("dlq", "redrive", "--all", "--json").json["redriven"] == 1
+    assert isinstance(sys.stderr, Terminal)
+    assert sys.stderr.getvalue() == ""

@@ -1,0 +1,357 @@
+"""What an operator does to dead letters, on a database, with the real executor and archive where they are needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo.database import Database
+
+from tests.builders import add, document, stored
+from tests.buried import FINGERPRINT, bury, letter
+from tests.conftest import ManualClock
+from tidemill.errors import InvalidRequestError, TaskNotFoundError
+from tidemill.export import ExportError
+from tidemill.operations import Desk, operate, read
+from tidemill.retry import DEFAULT
+from tidemill.store import Tasks
+
+HOUR = timedelta(hours=1)
+SECRET = "s3cret-of-a-customer"
+
+
+@pytest.fixture
+def desk(db: Database[Any], clock: ManualClock) -> Desk:
+    db["task_types"].insert_one({"_id": "noop"})
+    return Desk(db=db, clock=clock, retry=DEFAULT)
+
+
+def do(desk: Desk, op: str, **fields: Any) -> dict[str, Any]:
+    answer = operate(read({"op": op, **fields}), desk)
+    return dict(json.loads(json.dumps(answer, allow_nan=False)))
+
+
+def do_all(desk: Desk, op: str, counted: str, **fields: Any) -> list[int]:
+    """How many each page did."""
+    answer = do(desk, op, **fields)
+    done = [answer[counted]]
+    while answer["next"] is not None:
+        answer = do(desk, op, **fields, cursor=answer["next"])
+        done.append(answer[counted])
+    return done
+
+
+# Groups
+
+
+def test_groups_say_how_many_since_when_and_of_what(desk: Desk, dead: Tasks, now: datetime) -> None:
+    bury(dead, [letter(now - n * HOUR) for n in range(3)])
+    bury(dead, [letter(now, fingerprint="b", redriven_at=now), letter(now, fingerprint="c")])
+
+    answer = do(desk, "dlq.groups", limit=1)
+
+    [group] = answer["groups"]
+    newest = do(desk, "dlq.list", fingerprint=FINGERPRINT)["letters"][0]
+    assert (answer["letters"], answer["groups_in_all"], answer["warnings"]) == (4, 2, [])
+    assert group == {
+        "fingerprint": FINGERPRINT,
+        "letters": 3,
+        "first_at": "2031-07-01T07:00:00.000Z",
+        "last_at": "2031-07-01T09:00:00.000Z",
+        "trend": [0] * 21 + [1, 1, 1],
+        "sample": {
+            "id": newest["id"],
+            "redrives": 0,
+            "name": "noop",
+            "reason": "exhausted",
+            "error": {"code": "http_503", "message": "the receiver answered 503", "at": "2031-07-01T09:00:00.000Z"},
+        },
+    }
+
+
+# Lists
+
+
+def test_the_letters_of_a_group_are_listed_page_by_page(desk: Desk, dead: Tasks, now: datetime) -> None:
+    made = bury(dead, [letter(now - n * HOUR) for n in range(5)])
+    bury(dead, [letter(now, fingerprint="b")])
+
+    first = do(desk, "dlq.list", fingerprint=FINGERPRINT, limit=3)
+    rest = do(desk, "dlq.list", fingerprint=FINGERPRINT, limit=3, cursor=first["next"])
+
+    assert [one["id"] for one in first["letters"] + rest["letters"]] == list(map(str, made))
+    assert rest["next"] is None
+
+
+def test_a_listed_letter_says_where_it_stands(desk: Desk, dead: Tasks, now: datetime) -> None:
+    bury(dead, [letter(now, archived_at=now, redriven_at=now, redrives=2)])
+
+    [listed] = do(desk, "dlq.list", redriven=True)["letters"]
+
+    assert listed["dead_letter"] is True
+    assert (listed["redrives"], listed["fingerprint"], listed["reason"]) == (2, FINGERPRINT, "exhausted")
+    for field in ("dead_lettered_at", "archived_at", "redriven_at"):
+        assert listed[field] == "2031-07-01T09:00:00.000Z"
+    assert (listed["redrive_started_at"], listed["export_attempts"], listed["export_error"]) == (None, 0, None)
+
+
+@pytest.mark.parametrize("op", ["dlq.list", "dlq.redrive", "dlq.purge"])
+@pytest.mark.parametrize(
+    ("which", "warning"),
+    [
+        (
+            {"fingerprint": "00000000000000ab"},
+            f"no dead letter has the fingerprint 00000000000000ab, did you mean {FINGERPRINT}?",
+        ),
+        ({"name": "nooop"}, "no executor has registered a function nooop, did you mean noop?"),
+        ({"queue": "eurpoe"}, "there is no queue eurpoe, did you mean europe?"),
+        ({"name": "noop", "until": "2001-01-01T00:00:00Z"}, None),
+        ({"fingerprint": FINGERPRINT, "queue": "europe"}, None),
+    ],
+)
+def test_what_matches_nothing_is_told_with_what_may_be_meant(
+    desk: Desk, dead: Tasks, tasks: Tasks, now: datetime, *, op: str, which: dict[str, Any], warning: str | None
+) -> None:
+    bury(dead, [letter(now)])
+    add(tasks, [document(now, queue="europe")])
+
+    answer = do(desk, op, **which)
+
+    assert answer["warnings"] == ([] if warning is None else [warning])
+    assert dead.count_documents({"redriven_at": None}) == 1
+
+
+# One letter
+
+
+def test_a_letter_is_shown_with_its_attempts_and_the_other_deaths_of_its_task(
+    desk: Desk, dead: Tasks, now: datetime
+) -> None:
+    log = [{"attempt": 0, "status": "failed", "started_at": now, "duration_ms": 1, "note": "503"}]
+    bury(dead, [letter(now - n * HOUR, _id="x", redrives=2 - n, redriven_at=now if n else None) for n in range(3)])
+    dead.update_one(
+        {"_id.redrives": 2}, {"$set": {"attempt_log": log, "export_attempts": 3, "export_error": "S3 says no"}}
+    )
+
+    answer = do(desk, "dlq.show", id="x")
+
+    shown = answer["letter"]
+    assert (shown["id"], shown["redrives"], shown["attempt_log"][0]["note"]) == ("x", 2, "503")
+    assert (shown["archived_at"], shown["export_attempts"], shown["export_error"]) == (None, 3, "S3 says no")
+    assert [(one["redrives"], one["redriven_at"] is not None) for one in answer["deaths"]] == [(1, True), (0, True)]
+    first = do(desk, "dlq.show", id="x", redrives=0)
+    assert (first["letter"]["redrives"], [one["redrives"] for one in first["deaths"]]) == (0, [2, 1])
+
+
+def test_the_open_letter_of_a_task_is_shown_before_newer_ones(desk: Desk, dead: Tasks, now: datetime) -> None:
+    bury(dead, [letter(now, _id="x", redrives=0), letter(now, _id="x", redrives=1, redriven_at=now)])
+    bury(dead, [letter(now, _id="y", redrives=n, redriven_at=now) for n in range(2)])
+
+    assert do(desk, "dlq.show", id="x")["letter"]["redrives"] == 0
+    assert do(desk, "dlq.show", id="y")["letter"]["redrives"] == 1
+
+
+@pytest.mark.parametrize(
+    ("task_id", "shown"),
+    [
+        (42, "42"), ("42", "42"), (ObjectId("6b0a99c7baf140d0cc3848ad"), "6b0a99c7baf140d0cc3848ad"), ("-f", "-f"),
+        ({"tenant": 7}, '{"tenant": 7}'), (datetime(2031, 7, 1, tzinfo=UTC), '{"$date": "2031-07-01T00:00:00Z"}'),
+    ],
+)  # fmt: skip
+def test_whatever_is_listed_can_be_shown_redriven_and_purged_as_it_is_shown(
+    desk: Desk, dead: Tasks, tasks: Tasks, now: datetime, *, task_id: Any, shown: str
+) -> None:
+    bury(dead, [letter(now, _id=task_id), letter(now, _id="other")])
+
+    assert shown in [one["id"] for one in do(desk, "dlq.list")["letters"]]
+    assert do(desk, "dlq.show", id=shown)["letter"]["id"] == shown
+    assert do(desk, "dlq.redrive", id=shown)["redriven"] == 1
+    assert stored(tasks, task_id)["status"] == "pending"
+    assert do(desk, "dlq.purge", id=shown, redrives=0)["purged"] == 1
+    assert [one["id"] for one in do(desk, "dlq.list", redriven=None)["letters"]] == ["other"]
+
+
+def test_what_stands_for_two_tasks_says_how_each_is_named(desk: Desk, dead: Tasks, now: datetime) -> None:
+    bury(dead, [letter(now, _id=42), letter(now, _id="42")])
+
+    for op in ("dlq.show", "dlq.redrive", "dlq.purge"):
+        with pytest.raises(InvalidRequestError, match='id: stands for several tasks: say which, "42" or 42'):
+            do(desk, op, id="42")
+    assert do(desk, "dlq.purge", id='"42"')["purged"] == 1
+    assert dead.count_documents({}) == 1
+
+
+@pytest.mark.parametrize("op", ["dlq.show", "dlq.redrive", "dlq.purge"])
+def test_a_task_without_dead_letters_is_not_found_and_called_alive_where_it_is(
+    desk: Desk, dead: Tasks, tasks: Tasks, now: datetime, op: str
+) -> None:
+    add(tasks, [document(now, _id="alive")])
+    bury(dead, [letter(now, _id="dead")])
+
+    for text, sentence in (
+        ("nobody", f"there is no dead letter of task nobody in {desk.db.name}"),
+        ("alive", f"there is no dead letter of task alive in {desk.db.name}; the task is among the living ones"),
+    ):
+        with pytest.raises(TaskNotFoundError) as refused:
+            do(desk, op, id=text)
+        assert str(refused.value) == sentence
+    with pytest.raises(TaskNotFoundError, match="there is no dead letter of task dead with redrives 7 in"):
+        do(desk, op, id="dead", redrives=7)
+
+
+@pytest.mark.parametrize("op", ["dlq.redrive", "dlq.purge"])
+def test_by_its_id_alone_a_letter_that_went_back_is_left_alone(desk: Desk, dead: Tasks, now: datetime, op: str) -> None:
+    bury(dead, [letter(now, _id="x", redriven_at=now)])
+
+    with pytest.raises(InvalidRequestError, match="id: has been redriven"):
+        do(desk, op, id="x")
+    with pytest.raises(InvalidRequestError, match="redrives: this dead letter has been redriven"):
+        do(desk, "dlq.redrive", id="x", redrives=0)
+    assert dead.count_documents({}) == 1
+
+
+def test_neither_payload_nor_result_nor_key_is_in_any_answer(
+    desk: Desk, dead: Tasks, now: datetime
+) -> None:  # F80, F81
+    secret = {"card": SECRET}
+    bury(dead, [letter(now, _id=n, payload=secret, result=secret, idempotency_key=f"{SECRET}{n}") for n in (1, 2)])
+
+    answers = [
+        do(desk, "dlq.groups"),
+        do(desk, "dlq.list"),
+        do(desk, "dlq.show", id="1"),
+        do(desk, "dlq.redrive", id="1"),
+        do(desk, "dlq.redrive", all=True, dry_run=True),
+        do(desk, "dlq.purge", all=True),
+    ]
+
+    assert SECRET not in str(answers)
+
+
+# Redrive
+
+
+def test_a_dry_run_says_what_a_redrive_does(desk: Desk, dead: Tasks, tasks: Tasks, now: datetime) -> None:
+    bury(dead, [letter(now, _id=n) for n in range(3)])
+    bury(dead, [letter(now, _id="gone", name="retired"), letter(now, _id="alive")])
+    add(tasks, [document(now, _id="alive")])
+
+    looked = do(desk, "dlq.redrive", all=True, dry_run=True)
+    untouched = tasks.count_documents({})
+    done = do(desk, "dlq.redrive", all=True)
+
+    assert untouched == 1
+    assert (looked.pop("dry_run"), done.pop("dry_run")) == (True, False)
+    assert looked == done
+    assert (done["looked_at"], done["redriven"], done["next"]) == (5, 3, None)
+    assert done["refused"] == {"unregistered": 1, "conflict": 1}
+    assert done["unregistered"] == {"retired": 1}
+    examples = {one["id"]: (one["redrives"], one["code"]) for one in done["examples"]}
+    assert examples == {"gone": (0, "unregistered"), "alive": (0, "conflict")}
+    assert tasks.count_documents({}) == 4
+
+
+@pytest.mark.parametrize(
+    ("which", "expected"),
+    [
+        ({"all": True}, {"a", "b", "eu", "other"}),
+        ({"fingerprint": "b"}, {"b"}),
+        ({"queue": "eu"}, {"eu"}),
+        ({"name": "other"}, {"other"}),
+        ({"since": "2031-07-01T09:00:00Z"}, {"a"}),
+        ({"until": "2031-07-01T09:00:00Z", "fingerprint": FINGERPRINT}, {"eu", "other"}),
+        ({"id": "a"}, {"a"}),
+    ],
+)
+def test_what_was_chosen_is_redriven_or_purged_and_nothing_else(
+    desk: Desk, dead: Tasks, tasks: Tasks, now: datetime, *, which: dict[str, Any], expected: set[str]
+) -> None:
+    desk.db["task_types"].insert_one({"_id": "other"})
+    bury(dead, [letter(now, _id="a"), letter(now - HOUR, _id="b", fingerprint="b")])
+    bury(dead, [letter(now - HOUR, _id="eu", queue="eu"), letter(now - HOUR, _id="other", name="other")])
+
+    assert do(desk, "dlq.purge", **which, dry_run=True)["purged"] == len(expected)
+    assert do(desk, "dlq.redrive", **which)["redriven"] == len(expected)
+    assert {raw["_id"] for raw in tasks.find({}, {"_id": 1})} == expected
+    purge = which | ({"redrives": 0} if "id" in which else {})
+    assert do(desk, "dlq.purge", **purge)["purged"] == len(expected)
+    assert dead.count_documents({}) == 4 - len(expected)
+
+
+def test_pages_lead_through_all_letters(desk: Desk, dead: Tasks, tasks: Tasks, now: datetime) -> None:
+    bury(dead, [letter(now - n * HOUR) for n in range(7)])
+
+    assert sum(do_all(desk, "dlq.redrive", "redriven", all=True, limit=3, dry_run=True)) == 7
+    assert tasks.count_documents({}) == 0
+    pages = do_all(desk, "dlq.redrive", "redriven", all=True, limit=3)
+    assert (sum(pages), max(pages), tasks.count_documents({})) == (7, 3, 7)
+    assert do(desk, "dlq.redrive", all=True)["redriven"] == 0
+    purged = do_all(desk, "dlq.purge", "purged", all=True, limit=3)
+    assert (sum(purged), max(purged), dead.count_documents({})) == (7, 3, 0)
+
+
+def test_with_a_rate_tasks_become_due_one_after_the_other_over_all_pages(
+    desk: Desk, dead: Tasks, tasks: Tasks, now: datetime
+) -> None:
+    bury(dead, [letter(now - HOUR) for _ in range(6)])
+
+    do_all(desk, "dlq.redrive", "redriven", all=True, limit=2, per_sec=2)
+
+    due = sorted((raw["due_at"] for raw in tasks.find({}, {"due_at": 1})), key=str)
+    assert [(at.astimezone(UTC) - now).total_seconds() for at in due] == [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]
+
+
+# Purge
+
+
+def test_a_purge_says_how_many_were_not_exported_and_keeps_what_is_on_its_way(
+    desk: Desk, dead: Tasks, now: datetime
+) -> None:
+    bury(dead, [letter(now, archived_at=now), letter(now), letter(now, _id="on its way", redrive_started_at=now)])
+
+    looked, done = do(desk, "dlq.purge", all=True, dry_run=True), do(desk, "dlq.purge", all=True)
+
+    for answer in (looked, done):
+        counts = [answer[name] for name in ("looked_at", "purged", "unexported", "under_way")]
+        assert counts == [3, 2, 1, 1]
+    assert [raw["_id"]["task"] for raw in dead.find({})] == ["on its way"]
+
+
+# Export
+
+
+def _bucket(put: dict[str, bytes]) -> Callable[[str, bytes], None]:
+    return lambda key, body: put.update({key: body})
+
+
+def test_letters_are_exported_by_hand(db: Database[Any], dead: Tasks, clock: ManualClock, now: datetime) -> None:
+    objects: dict[str, bytes] = {}
+    desk = Desk(db=db, clock=clock, retry=DEFAULT, put=_bucket(objects))
+    bury(dead, [letter(now) for _ in range(3)])
+
+    first, second = do(desk, "dlq.export", limit=2), do(desk, "dlq.export")
+
+    about = {"database": db.name, "now": "2031-07-01T09:00:00.000Z"}
+    assert first == {"exported": 2, "refused": 0, "left": 1, "trouble": None} | about
+    assert second == {"exported": 1, "refused": 0, "left": 0, "trouble": None} | about
+    assert len(objects) == 3
+
+
+def test_a_bucket_that_is_away_is_told(db: Database[Any], dead: Tasks, clock: ManualClock, now: datetime) -> None:
+    def away(_key: str, _body: bytes) -> None:
+        raise ExportError("SlowDown", of_object=False)
+
+    bury(dead, [letter(now)])
+
+    answer = do(Desk(db=db, clock=clock, retry=DEFAULT, put=away), "dlq.export")
+
+    assert (answer["exported"], answer["left"], answer["trouble"]) == (0, 1, "SlowDown")
+
+
+def test_without_a_bucket_an_export_is_refused(desk: Desk) -> None:
+    with pytest.raises(InvalidRequestError, match="op: there is no bucket to export to: ARCHIVE_BUCKET names one"):
+        do(desk, "dlq.export")
