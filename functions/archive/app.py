@@ -1,8 +1,10 @@
-"""Moves failed tasks to the dead letters."""
+"""Moves failed tasks to the dead letters, and copies these to S3."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import timedelta
+from typing import Any
 
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.typing import LambdaContext
@@ -16,7 +18,7 @@ MARGIN = timedelta(seconds=40)
 logger = Logger(service="tidemill-archive")
 
 
-def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, int]:
+def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, Any]:
     """Archive; return the counts.
 
     Raises:
@@ -25,7 +27,7 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, in
     """
     logger.structure_logs(request_id=bootstrap.owner(context))
     parsed(SweepRequest, event)
-    tasks, dead, clock = bootstrap.archives()
-    report = archive(tasks, dead, clock=clock, until=bootstrap.until(context, margin=MARGIN))
-    logger.info("archived", extra=report)
+    report = asdict(archive(bootstrap.archives(), until=bootstrap.until(context, margin=MARGIN)))
+    tell = logger.info if report["export_trouble"] is None else logger.warning
+    tell("archived", extra=report)
     return report

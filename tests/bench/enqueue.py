@@ -83,7 +83,7 @@ def main() -> int:
     spent = Spent()
     with Mongod() as mongod, pymongo.MongoClient[dict[str, Any]](mongod.uri, tz_aware=True) as client:
         db, other = make(client), make(client)
-        control.declare_types(db, load("tasks"), release="1", now=ServerClock(db).now())
+        control.declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())
         os.environ.update(MONGODB_URI=mongod.uri, MONGODB_DATABASE=db.name, POWERTOOLS_LOG_LEVEL="WARNING")
         pymongo.monitoring.register(spent)
         floor = other.with_options(write_concern=pymongo.WriteConcern("majority")).tasks

@@ -26,6 +26,7 @@ from tidemill.testing import FakeContext, Mongod
 VARIABLES = (
     "MONGODB_URI", "MONGODB_SECRET_ARN", "MONGODB_DATABASE", "TASK_PACKAGE", "TASK_TIMEOUT_SEC", "MAX_TASK_TIMEOUT_SEC",
     "CONCURRENCY", "BATCH_SIZE", "RETRY_POLICY", "SELECTION", "RETRY_SHARE", "DEFAULT_TASK", "RETENTION_DAYS",
+    "DEAD_LETTER_RETENTION_DAYS", "EXPIRE_UNEXPORTED", "ARCHIVE_BUCKET",
     "AWS_LAMBDA_FUNCTION_VERSION", "AWS_LAMBDA_FUNCTION_NAME", "AWS_SAM_LOCAL", "MAX_EXECUTORS", "LINGER_SEC",
     "EXECUTE_FUNCTION",
 )  # fmt: skip
@@ -185,4 +186,4 @@ def _installed(environment: pytest.MonkeyPatch) -> Iterator[Deployed]:
 
 def _settle_in(deployed: Deployed, mongod: Mongod, db: Database[Any]) -> None:
     deployed.set(MONGODB_URI=mongod.uri, MONGODB_DATABASE=db.name, LINGER_SEC="0")
-    control.declare_types(db, load("tasks"), release="1", now=ServerClock(db).now())
+    control.declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())

@@ -30,7 +30,7 @@ def secrets(bare: Deployed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_the_uri_may_be_a_secret(bare: Deployed, secrets: Any, mongod: Mongod, form: str) -> None:
     secrets.create_secret(Name="tidemill", SecretString=form.format(mongod.uri))
 
-    assert bare.invoke("archive") == {"moved": 0, "stuck": 0}
+    assert bare.invoke("archive")["moved"] == 0
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_uri_wins_over_a_secret(bare: Deployed, secrets: Any, mongod: Mongod) 
     secrets.create_secret(Name="tidemill", SecretString="garbage")
     bare.set(MONGODB_URI=mongod.uri)
 
-    assert bare.invoke("archive") == {"moved": 0, "stuck": 0}
+    assert bare.invoke("archive")["moved"] == 0
 
 
 def test_a_secret_is_read_once(bare: Deployed, secrets: Any, mongod: Mongod) -> None:
@@ -109,4 +109,4 @@ def test_a_secret_is_read_once(bare: Deployed, secrets: Any, mongod: Mongod) -> 
     bare.invoke("archive")
     secrets.put_secret_value(SecretId="tidemill", SecretString="garbage")
 
-    assert bare.invoke("archive") == {"moved": 0, "stuck": 0}
+    assert bare.invoke("archive")["moved"] == 0

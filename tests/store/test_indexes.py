@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import uuid
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import bson
 import pytest
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
@@ -17,6 +19,9 @@ from pymongo.errors import OperationFailure
 
 from tests.builders import add, document, lease, whole
 from tidemill import dead_letters, indexes
+from tidemill.dead_letters import LetterId, exporting, moving, redriving
+from tidemill.dead_letters.purging import purge
+from tidemill.dead_letters.which import Which
 from tidemill.documents import DEAD_LETTERS
 from tidemill.enqueueing import known_occurrence
 from tidemill.model import Malformed, Succeeded, Task
@@ -25,7 +30,7 @@ from tidemill.settlement import Settlement
 from tidemill.store import Tasks, claims, intake, lookups, losses, open_tasks, settles, sweeps
 from tidemill.store.scans import Scan, advanced
 
-DAYS = timedelta(days=7)
+DAYS = indexes.Retention()
 
 
 def test_indexes_are_made_once_and_named(db: Database[Any]) -> None:
@@ -65,10 +70,10 @@ def test_an_index_that_cannot_be_made_keeps_no_other_away(client: MongoClient[An
 
 
 def test_a_changed_retention_holds_for_indexes_that_are_there(db: Database[Any]) -> None:
-    indexes.maintain(db, retention=timedelta(days=1))
+    indexes.maintain(db, retention=indexes.Retention(tasks=timedelta(days=1), dead_letters=timedelta(days=2)))
 
-    for collection in ("tasks", DEAD_LETTERS):
-        assert db[collection].index_information()["retention"]["expireAfterSeconds"] == 86400
+    kept = {name: db[name].index_information()["retention"]["expireAfterSeconds"] for name in ("tasks", DEAD_LETTERS)}
+    assert kept == {"tasks": 86400, DEAD_LETTERS: 2 * 86400}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,7 @@ class _Given:
 
 
 OCCURRENCE = Occurrence(schedule="daily", at=datetime(2026, 7, 1, 6, tzinfo=UTC))
+LETTER = {"task": 7, "redrives": 0}
 OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "queues": lambda on: claims.queues(on.tasks),
     "due_keys": lambda on: claims.due_keys(on.tasks, _scan(), limit=5, now=on.now),
@@ -116,8 +122,35 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "add_in_order": lambda on: intake.add_in_order(on.tasks, [document(on.now, _id=on.held[0].id)]),
     "known_occurrence": lambda on: known_occurrence(on.tasks, OCCURRENCE, count=1),
     "retry_now": lambda on: lookups.retry_now(on.tasks, on.held[0].id, now=on.now),
-    "failed": lambda on: dead_letters.failed(on.tasks, limit=5),
-    "remove": lambda on: dead_letters.remove(on.tasks, [on.held[0].id]),
+    "failed": lambda on: list(moving.failed(on.tasks, limit=5, now=on.now)),
+    "remove": lambda on: moving.remove(on.tasks, [RawBSONDocument(bson.encode({"_id": on.held[0].id}))]),
+    "letter": lambda on: dead_letters.lookups.letter(_dead(on), LetterId(task=7, redrives=0)),
+    "deaths": lambda on: dead_letters.lookups.deaths(_dead(on), 7, limit=5),
+    "newest_open": lambda on: dead_letters.lookups.newest_open(_dead(on), 7),
+    "has_fingerprint": lambda on: dead_letters.lookups.has_fingerprint(_dead(on), "a"),
+    "unexported": lambda on: next(exporting.unexported(_dead(on), limit=5, batch=5, now=on.now)),
+    "count_unexported": lambda on: exporting.count_unexported(_dead(on), limit=5),
+    "mark_exported": lambda on: exporting.mark_exported(_dead(on), [_letter()], now=on.now),
+    "put off exporting": lambda on: exporting.put_off(_dead(on), [(_letter(), "x")], now=on.now),
+    "bodies": lambda on: redriving.bodies(_dead(on), [LETTER]),
+    "alive": lambda on: redriving.alive(on.tasks, [on.held[0].id]),
+    "holders": lambda on: redriving.holders(on.tasks, ["key-7", "nobody's"]),
+    "died_since": lambda on: redriving.died_since(_dead(on), [(7, 0), (8, 0)]),
+    "cut_short": lambda on: redriving.cut_short(_dead(on), before=on.now, limit=5),
+    "mark": lambda on: redriving.mark(
+        _dead(on), [redriving.Mark(id=LETTER, due_at=on.now, drops_expiry=False, former=None)], token="t", now=on.now
+    ),
+    "standing": lambda on: redriving.standing(_dead(on), [LETTER]),
+    "close": lambda on: redriving.close(_dead(on), [(LETTER, None)], now=on.now),
+    "take_back": lambda on: redriving.take_back(_dead(on), [(LETTER, None)]),
+    "purge": lambda on: purge(
+        _dead(on),
+        Which(ids=(LetterId(task=7, redrives=0),)),
+        limit=5,
+        dry_run=False,
+        now=on.now,
+        until=math.inf,
+    ),
     "latest": lambda on: dead_letters.latest(open_tasks(on.tasks.database, DEAD_LETTERS), on.held[0].id),
 }
 
@@ -142,6 +175,14 @@ def test_no_operation_reads_more_than_it_concerns(db: Database[Any], now: dateti
     assert max(one["docsExamined"] for one in profile) <= 10
     assert max(one["keysExamined"] for one in profile) <= 25
     assert not any(one.get("hasSortStage") for one in profile)
+
+
+def _dead(on: _Given) -> Tasks:
+    return open_tasks(on.tasks.database, DEAD_LETTERS)
+
+
+def _letter() -> RawBSONDocument:
+    return RawBSONDocument(bson.encode({"_id": {"task": 7, "redrives": 0}}))
 
 
 def _scan() -> Scan:

@@ -10,7 +10,8 @@ from tasks.deliver_webhook import Sender
 from tidemill import Backoff, RetryPolicy
 from tidemill.settings import Settings, from_environment
 
-FUNCTIONS = ["EnqueueFunction", "ExecuteFunction", "ReclaimFunction", "ArchiveFunction"]
+FUNCTIONS = ["EnqueueFunction", "ExecuteFunction", "ReclaimFunction", "ArchiveFunction", "OperateFunction"]
+EXPORTERS = {"ArchiveFunction", "OperateFunction"}
 TIMEOUTS = [90, 120, 180, 300, 600, 900]
 each_function = pytest.mark.parametrize("name", FUNCTIONS)
 
@@ -26,8 +27,9 @@ class Asked(dict[str, str]):
         return default
 
     def ours(self, function: str = "EnqueueFunction") -> set[str]:
-        """What was looked for and is not the platform's; only `enqueue` wakes another function by its name."""
+        """What was looked for and is not the platform's nor another function's: who wakes, and who exports."""
         others = set() if function == "EnqueueFunction" else {"EXECUTE_FUNCTION"}
+        others |= set() if function in EXPORTERS else {"ARCHIVE_BUCKET"}
         return {name for name in self.names if not name.startswith("AWS_")} - others
 
 
@@ -39,7 +41,8 @@ def variables(template: dict[str, Any], name: str) -> dict[str, Any]:
 def deployed(template: dict[str, Any], name: str, **chosen: object) -> dict[str, str]:
     """The variables of a function as Lambda would set them, with the defaults of what is not *chosen*."""
     defaults = {p: template["Parameters"][p].get("Default", f"the {p}") for p in template["Parameters"]}
-    values = {"AWS::StackName": "tidemill", "ExecuteFunction": "the executor"} | defaults | chosen
+    made = {"AWS::StackName": "tidemill", "ExecuteFunction": "the executor", "ArchiveBucket": "the-bucket"}
+    values = made | defaults | chosen
 
     def resolved(value: Any) -> str:
         if isinstance(value, dict) and "Fn::FindInMap" in value:
@@ -70,7 +73,8 @@ def test_every_variable_that_the_task_functions_read_is_declared_for_executors(t
 @each_function
 def test_an_untouched_deployment_has_the_defaults_of_the_code(template: dict[str, Any], name: str) -> None:
     woken = "the executor" if name == "EnqueueFunction" else None
-    expected = Settings(secret_arn="the MongoSecretArn", execute_function=woken)
+    bucket = "the-bucket" if name in EXPORTERS else None
+    expected = Settings(secret_arn="the MongoSecretArn", execute_function=woken, archive_bucket=bucket)
 
     assert from_environment(deployed(template, name)) == expected
 
@@ -84,13 +88,14 @@ def test_a_function_is_told_what_was_chosen(template: dict[str, Any]) -> None:
         MaxExecutors=2,
         DefaultTask="legacy",
         RetentionDays=30,
+        DeadLetterRetentionDays=365,
         RetryPolicy='{"strategy":"linear","base_sec":60,"max_retries":4}',
     )
     settings = from_environment(environment)
 
     assert (settings.database, settings.concurrency, settings.adopt_as) == ("app", 4, "legacy")
     assert settings.max_executors == 2
-    assert settings.retention.days == 30
+    assert (settings.retention.tasks.days, settings.retention.dead_letters.days) == (30, 365)
     assert settings.retry == RetryPolicy(max_retries=4, backoff=Backoff(strategy="linear", base_sec=60))
 
 

@@ -34,6 +34,8 @@ DIRECT = {
     "operate_queue_pause": {"op": "queue.pause", "queue": "default"},
     "operate_task_list": {"op": "task.list", "status": "pending", "limit": 20},
     "operate_task_explain": {"op": "task.explain", "id": "0" * 24},
+    "operate_dlq_groups": {"op": "dlq.groups", "limit": 20},
+    "operate_dlq_redrive": {"op": "dlq.redrive", "queue": "default", "per_sec": 10, "dry_run": True},
     "operate_stats": {"op": "stats", "since_sec": 86400},
 }
 OPERATIONS = {path.stem for path in EVENTS.glob("operate_*.json")}

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-SECRET_READERS = ["EnqueueFunction", "ExecuteFunction", "ReclaimFunction", "ArchiveFunction"]
+SECRET_READERS = ["EnqueueFunction", "ExecuteFunction", "ReclaimFunction", "ArchiveFunction", "OperateFunction"]
+DEAD_LETTERS = {"Fn::Sub": "${ArchiveBucket.Arn}/dlq/*"}
 NAMES = {
     "FunctionName",
     "RoleName",
@@ -64,7 +65,8 @@ def test_a_layer_is_named_after_its_stack(resources: dict[str, Any]) -> None:
 
 
 def test_no_statement_holds_for_everything(resources: dict[str, Any]) -> None:
-    broad = [(name, text) for name, s in statements(resources) for text in texts(s) if "*" in text]
+    ours = [(name, statement) for name, statement in statements(resources) if statement["Resource"] != DEAD_LETTERS]
+    broad = [(name, text) for name, statement in ours for text in texts(statement) if "*" in text]
 
     assert broad == []
 
@@ -128,8 +130,30 @@ def test_a_function_may_do_no_more_than_its_work_takes(resources: dict[str, Any]
         "EnqueueFunction": {"lambda:InvokeFunction", "sqs:SendMessage"},
         "ExecuteFunction": {"lambda:InvokeFunction"},
         "ReclaimFunction": {"lambda:InvokeFunction"},
-        "ArchiveFunction": set(),
+        "ArchiveFunction": {"s3:PutObject"},
+        "OperateFunction": {"s3:PutObject"},
     }.get(name)
+
+
+def test_nobody_may_write_more_than_dead_letters_or_read_them(resources: dict[str, Any]) -> None:
+    found = [(role, actions(s), s["Resource"]) for role, s in statements(resources) if "s3:" in str(s["Action"])]
+
+    assert sorted(found, key=str) == [
+        (f"{name}Role", ["s3:PutObject"], DEAD_LETTERS) for name in ("ArchiveFunction", "OperateFunction")
+    ]
+
+
+def test_the_archive_is_private_encrypted_over_tls_only_and_outlives_its_stack(resources: dict[str, Any]) -> None:
+    bucket, policy = resources["ArchiveBucket"], resources["ArchiveBucketPolicy"]
+    [statement] = policy["Properties"]["PolicyDocument"]["Statement"]
+
+    assert (bucket["DeletionPolicy"], bucket["UpdateReplacePolicy"]) == ("RetainExceptOnCreate", "Retain")
+    assert (policy["DeletionPolicy"], policy["UpdateReplacePolicy"]) == ("RetainExceptOnCreate", "Retain")
+    assert set(bucket["Properties"]["PublicAccessBlockConfiguration"].values()) == {True}
+    assert bucket["Properties"]["VersioningConfiguration"] == {"Status": "Enabled"}
+    assert "ServerSideEncryptionConfiguration" in bucket["Properties"]["BucketEncryption"]
+    assert (statement["Effect"], statement["Principal"], statement["Action"]) == ("Deny", "*", "s3:*")
+    assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
 
 
 def test_a_role_does_not_name_the_function_it_is_of_nor_one_that_waits_for_it(resources: dict[str, Any]) -> None:

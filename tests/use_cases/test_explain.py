@@ -19,7 +19,7 @@ from tests.use_cases.at_work import AtWork
 from tests.use_cases.conftest import Bench
 from tests.use_cases.fleet import Fleet
 from tidemill import Queue
-from tidemill.archive import archive
+from tidemill.archive import move
 from tidemill.control import Holder, Seats, Service, change_queue, declare_types, hold, standing
 from tidemill.errors import NotDelayedError, TaskNotFoundError
 from tidemill.explaining import facts
@@ -46,7 +46,7 @@ def attended(bench: Bench) -> None:
 def attend(bench: Bench) -> None:
     """See to it that an executor is at work, and has registered its functions."""
     sit(bench.db, bench.clock.now())
-    declare_types(bench.db, bench.registry, release="1", now=bench.clock.now())
+    declare_types(bench.db, bench.registry, package="tasks", release="1", now=bench.clock.now())
 
 
 def sit(db: Database[Any], now: datetime, *, limit: int = 5) -> None:
@@ -136,7 +136,7 @@ def test_a_function_that_no_executor_has_is_told(queue: Queue, bench: Bench, now
 def test_seats_that_are_all_taken_are_told(queue: Queue, bench: Bench, now: datetime) -> None:
     [task_id] = add(bench.tasks, [document(now)])
     sit(bench.db, now, limit=1)
-    declare_types(bench.db, bench.registry, release="1", now=now)
+    declare_types(bench.db, bench.registry, package="tasks", release="1", now=now)
 
     assert codes(queue, task_id) == ["seats"]
 
@@ -144,7 +144,7 @@ def test_seats_that_are_all_taken_are_told(queue: Queue, bench: Bench, now: date
 def test_between_two_ticks_nobody_is_at_work_and_after_many_somebody_should_look(bench: Bench, now: datetime) -> None:
     fleet = Fleet(bench=bench)
     fleet.come(source="tick")
-    declare_types(bench.db, bench.registry, release="1", now=now)
+    declare_types(bench.db, bench.registry, package="tasks", release="1", now=now)
     [task_id] = add(bench.tasks, [document(now)])
     queue = Queue(bench.db, clock=bench.clock)
 
@@ -176,7 +176,7 @@ def test_one_that_an_executor_without_its_function_put_off_is_told(queue: Queue,
     [task_id] = add(bench.tasks, [document(now, name="gone")])
     earlier = Registry()
     earlier.task("gone")(lambda _payload: None)
-    declare_types(bench.db, earlier, release="1", now=now)
+    declare_types(bench.db, earlier, package="tasks", release="1", now=now)
     for passed in (SECOND, 100 * SECOND):
         bench.clock.move(passed)
         Fleet(bench=bench).come(source="tick")
@@ -189,7 +189,7 @@ def test_one_that_an_executor_without_its_function_put_off_is_told(queue: Queue,
 def test_a_worker_is_seen_while_it_works_and_no_longer(queue: Queue, bench: Bench, now: datetime) -> None:
     change_queue(bench.db, "default", QueueOptions(paused=True), now=now)
     [task_id] = add(bench.tasks, [document(now)])
-    declare_types(bench.db, bench.registry, release="1", now=now)
+    declare_types(bench.db, bench.registry, package="tasks", release="1", now=now)
 
     with AtWork(bench) as at_work:
         assert at_work.until(lambda: codes(queue, task_id) == ["paused"])
@@ -202,7 +202,7 @@ def test_a_worker_is_seen_while_it_works_and_no_longer(queue: Queue, bench: Benc
 
 def test_a_worker_of_another_queue_is_no_help(queue: Queue, bench: Bench, now: datetime) -> None:
     [task_id, other] = add(bench.tasks, [document(now), document(now, queue="eu", due_at=now + 9 * HOUR)])
-    declare_types(bench.db, bench.registry, release="1", now=now)
+    declare_types(bench.db, bench.registry, package="tasks", release="1", now=now)
 
     with AtWork(bench, queues=("eu",)) as at_work:
         assert at_work.until(lambda: codes(queue, other) == ["not_due"])
@@ -217,7 +217,7 @@ def test_an_invocation_at_work_for_others_is_no_help(
     seen: list[str] = []
     [task_id] = add(bench.tasks, [document(now, queue="us", name="look")])
     bench.task("look")(lambda _payload, _ctx: seen.extend(codes(queue, task_id)))
-    declare_types(bench.db, bench.registry, release="1", now=now)
+    declare_types(bench.db, bench.registry, package="tasks", release="1", now=now)
     add(bench.tasks, [document(now, name="look", queue="eu", lane="retry", attempts=1)])
 
     Fleet(bench=bench, max_executors=2).come(source="tick", **event)
@@ -296,7 +296,7 @@ def test_one_that_has_ended_says_so(queue: Queue, bench: Bench, now: datetime, s
 @pytest.mark.parametrize("task_id", [ObjectId("0" * 24), "by hand", 7])
 def test_a_dead_letter_is_found_where_it_is(bench: Bench, dead: Tasks, now: datetime, task_id: TaskId) -> None:
     add(bench.tasks, [document(now, _id=task_id, status="failed", reason="exhausted", finished_at=now)])
-    archive(bench.tasks, dead, clock=bench.clock, until=1e12)
+    move(bench.tasks, dead, clock=bench.clock, until=1e12)
 
     explanation = Queue(bench.db, clock=bench.clock).explain(task_id)
 

@@ -17,6 +17,8 @@ from pymongo.database import Database
 from pymongo.errors import ConfigurationError, InvalidURI
 
 from tidemill import aws, control, indexes, settings
+from tidemill.archive import Archives
+from tidemill.buckets import Bucket
 from tidemill.client import Queue
 from tidemill.clock import ServerClock, Uptime
 from tidemill.control import Directory, OptionsReader, Seats
@@ -31,13 +33,14 @@ from tidemill.errors import (
 )
 from tidemill.executor import Order, Runtime
 from tidemill.executor.linger import SUMMONED_SEC
-from tidemill.isolation import Isolation, Nursery
+from tidemill.export import Put
+from tidemill.isolation import Nursery
 from tidemill.model import LANES
 from tidemill.operations import Desk
 from tidemill.reclaim import Keeper
 from tidemill.registry import Registry, load
 from tidemill.requests import MAX_TIMEOUT_SEC, ExecuteRequest
-from tidemill.store import Tasks, majority, open_tasks, translated
+from tidemill.store import majority, open_tasks, translated
 from tidemill.summon import PATIENCE_SEC, QUIET_SEC, Summoner, Waker
 
 LOCAL_LIFE: Final = timedelta(seconds=120)
@@ -125,7 +128,7 @@ def runtime() -> Runtime:
     """Return what executions share, with the task functions imported and declared."""
     registry = load(chosen().task_package)
     _refuse_what_never_fits(registry)
-    return _runtime(database("execute", pool=4), registry, chosen(), isolation=Nursery(chosen().task_package))
+    return _runtime(database("execute", pool=4), registry, chosen(), package=chosen().task_package)
 
 
 def worker_runtime(package: str) -> Runtime:
@@ -141,7 +144,7 @@ def worker_runtime(package: str) -> Runtime:
         raise RegistrationError(f"the modules of {package} register no task function")
     longest = timedelta(seconds=MAX_TIMEOUT_SEC)
     db = database("work", timeout_sec=5.0, pool=4)
-    return _runtime(db, registry, replace(chosen(), max_task_timeout=longest), isolation=Nursery(package))
+    return _runtime(db, registry, replace(chosen(), max_task_timeout=longest), package=package)
 
 
 @cache
@@ -225,17 +228,35 @@ def missing_indexes() -> tuple[str, ...]:
 
 
 @cache
-def archives() -> tuple[Tasks, Tasks, ServerClock]:
-    """Return the tasks, the dead letters, and the clock."""
+def archives() -> Archives:
+    """Return what archiving needs."""
     db = database("archive")
-    return open_tasks(db), open_tasks(db, DEAD_LETTERS), ServerClock(db)
+    return Archives(
+        tasks=open_tasks(db),
+        dead=open_tasks(db, DEAD_LETTERS),
+        clock=ServerClock(db),
+        registered=lambda: control.registered_names(db),
+        forgotten_after=chosen().retention.tasks,
+        put=put(),
+        expire_unexported=chosen().expire_unexported,
+    )
+
+
+@cache
+def put() -> Put | None:
+    """Return what stores an object in the archive bucket; ``None`` where no bucket is configured."""
+    bucket = chosen().archive_bucket
+    if bucket is None:
+        return None
+    _hush_drivers()
+    return Bucket(bucket).put
 
 
 @cache
 def desk() -> Desk:
     """Return what the operate function works with."""
     db = database("operate", timeout_sec=4.0)
-    return Desk(db=db, clock=ServerClock(db), retry=chosen().retry, is_deployed=True)
+    return Desk(db=db, clock=ServerClock(db), retry=chosen().retry, is_deployed=True, put=put())
 
 
 def order(request: ExecuteRequest, context: Context | None) -> Order:
@@ -278,16 +299,16 @@ def _maintained() -> tuple[str, ...]:
         return tuple(one.name for one in indexes.maintain(database("reclaim"), retention=chosen().retention))
 
 
-def _runtime(db: Database[Any], registry: Registry, choices: settings.Settings, *, isolation: Isolation) -> Runtime:
+def _runtime(db: Database[Any], registry: Registry, choices: settings.Settings, *, package: str) -> Runtime:
     clock = ServerClock(db)
-    control.declare_types(db, registry, release=choices.release, now=clock.now())
+    control.declare_types(db, registry, package=package, release=choices.release, now=clock.now())
     return Runtime(
         tasks=open_tasks(db),
         registry=registry,
         settings=choices,
         clock=clock,
         options=OptionsReader(db, monotonic=Uptime()).options,
-        isolation=isolation,
+        isolation=Nursery(package),
     )
 
 

@@ -1,0 +1,137 @@
+"""A run of the archive as a whole: its steps, and what may expire."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.builders import MINUTE, add, stored
+from tests.conftest import ManualClock
+from tests.faults import failing
+from tests.use_cases.test_archive import failed
+from tidemill import UnavailableError
+from tidemill.archive import Archives, Report, archive
+from tidemill.dead_letters import keeping
+from tidemill.documents import DEAD_LETTERS
+from tidemill.store import Tasks, open_tasks
+
+INTERRUPTED = 11601
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def bucket() -> dict[str, bytes]:
+    return {}
+
+
+@pytest.fixture
+def archives(mine: Tasks, clock: ManualClock, bucket: dict[str, bytes]) -> Archives:
+    """With a bucket that takes everything, and a client whose commands can be made to fail."""
+    return Archives(
+        tasks=mine,
+        dead=open_tasks(mine.database, DEAD_LETTERS),
+        clock=clock,
+        registered=lambda: frozenset({"noop"}),
+        forgotten_after=7 * DAY,
+        put=bucket.__setitem__,
+    )
+
+
+def run(archives: Archives) -> Report:
+    return archive(archives, until=time.monotonic() + 60)
+
+
+def letter(task: Any, moved: datetime, **fields: Any) -> dict[str, Any]:
+    return failed(moved, dead_lettered_at=moved, fingerprint="f") | {"_id": {"task": task, "redrives": 0}} | fields
+
+
+def test_what_failed_is_moved_and_exported_in_one_run(
+    archives: Archives, tasks: Tasks, dead: Tasks, now: datetime, bucket: dict[str, bytes]
+) -> None:
+    add(tasks, [failed(now) for _ in range(3)])
+
+    assert run(archives) == Report(moved=3, exported=3)
+
+    assert (tasks.count_documents({}), dead.count_documents({"archived_at": now, "retain_from": now})) == (0, 3)
+    assert len(bucket) == 3
+    assert run(archives) == Report()
+
+
+@pytest.mark.parametrize(
+    ("command", "moved", "exported"),
+    [
+        ("delete tasks", 0, 2),  # the letter of the task, too, was inserted before
+        ("insert tasks_dlq", 0, 1),
+        ("update tasks_dlq", 1, 0),
+    ],
+)
+def test_a_step_that_fails_keeps_no_other_from_its_work(  # F57
+    archives: Archives, bucket: dict[str, bytes], command: str, moved: int, exported: int
+) -> None:
+    tasks, dead, now = archives.tasks, archives.dead, archives.clock.now()
+    add(tasks, [failed(now)])
+    add(dead, [letter("earlier", now)])
+    name, collection = command.split()
+    fault = {"errorCode": INTERRUPTED, "namespace": f"{tasks.database.name}.{collection}"}
+
+    with failing(tasks, name, times=99, **fault), pytest.raises(UnavailableError):
+        run(archives)
+
+    assert tasks.count_documents({}) == 1 - moved
+    assert dead.count_documents({"archived_at": now}) == exported
+    assert run(archives).moved == 1 - moved
+    assert (tasks.count_documents({}), dead.count_documents({"archived_at": now}), len(bucket)) == (0, 2, 2)
+
+
+def test_without_a_bucket_nothing_is_exported_and_nothing_expires(
+    archives: Archives, tasks: Tasks, dead: Tasks, now: datetime
+) -> None:
+    add(tasks, [failed(now) for _ in range(3)])
+
+    assert run(replace(archives, put=None)) == Report(moved=3)
+
+    assert dead.count_documents({"archived_at": None, "retain_from": None}) == 3
+
+
+def test_unexported_letters_expire_where_the_deployment_says_so_counted_from_then_on(
+    archives: Archives, tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    long_ago = now - 400 * DAY
+    add(dead, [letter("old", long_ago), letter("exported", long_ago, archived_at=long_ago, retain_from=long_ago)])
+    add(tasks, [failed(now, _id="new")])
+    archives = replace(archives, put=None, expire_unexported=True)
+
+    run(archives)
+    first = {one: stored(dead, {"task": one, "redrives": 0})["retain_from"] for one in ("old", "exported", "new")}
+    clock.move(MINUTE)
+    run(archives)
+
+    assert first == {"old": now, "exported": long_ago, "new": now}
+    assert {one: stored(dead, {"task": one, "redrives": 0})["retain_from"] for one in first} == first
+
+    run(replace(archives, expire_unexported=False))
+    assert [raw["_id"]["task"] for raw in dead.find({"retain_from": {"$type": "date"}})] == ["exported"]
+
+
+def test_what_may_expire_is_marked_in_parts(
+    archives: Archives, dead: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "LIMIT", 2)
+    add(dead, [letter(n, now) for n in range(5)])
+
+    run(replace(archives, put=None, expire_unexported=True))
+
+    assert dead.count_documents({"retain_from": now}) == 5
+
+
+def test_a_run_whose_time_is_over_does_nothing(archives: Archives, tasks: Tasks, dead: Tasks, now: datetime) -> None:
+    add(tasks, [failed(now)])
+    add(dead, [letter("x", now)])
+
+    archive(archives, until=time.monotonic() - 1)
+
+    assert (tasks.count_documents({}), dead.count_documents({"archived_at": None})) == (1, 1)
