@@ -15,6 +15,7 @@ from tidemill import indexes
 from tidemill.documents import decode
 from tidemill.errors import UnavailableError
 from tidemill.store.collections import Tasks, translated, untranslated
+from tidemill.store.writes import refused_in
 
 DUPLICATE_KEY = 11000
 
@@ -104,14 +105,14 @@ def add_missing(tasks: Tasks, documents: Sequence[dict[str, Any]]) -> None:
         try:
             tasks.insert_many(documents, ordered=False)
         except BulkWriteError as error:
-            if any(one["code"] != DUPLICATE_KEY for one in error.details["writeErrors"]):
+            if any(one["code"] != DUPLICATE_KEY for one in refused_in(error)):
                 raise
 
 
 def _taken_at(error: BulkWriteError) -> int:
     """Return the place of the document whose id or key is taken."""
-    [wrong] = error.details["writeErrors"][:1] or [{}]
-    if wrong.get("code") != DUPLICATE_KEY:
+    [wrong] = refused_in(error)[:1]
+    if wrong["code"] != DUPLICATE_KEY:
         raise error
     return int(wrong["index"])
 

@@ -15,6 +15,7 @@ from tidemill import indexes
 from tidemill.model import Lease, Task, TaskId
 from tidemill.settlement import Settlement, statements
 from tidemill.store.collections import Tasks, translated
+from tidemill.store.writes import refused_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,9 +130,7 @@ def _write(
         try:
             return [], tasks.bulk_write(operations, ordered=False).matched_count
         except BulkWriteError as error:
-            refused = {id(owner[one["index"]]) for one in error.details["writeErrors"]}
-            if not refused:
-                raise
+            refused = {id(owner[one["index"]]) for one in refused_in(error)}
             return [one for one in settlements if id(one) in refused], error.details["nMatched"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
@@ -19,6 +20,20 @@ class Written:
     refused: int = 0
 
 
+def refused_in(error: BulkWriteError) -> list[dict[str, Any]]:
+    """Return what the server says of the writes that it refuses, each with its ``index`` and ``code``.
+
+    Raises:
+        BulkWriteError: *error* itself: no write is refused, or no majority has confirmed the others, which may be
+            rolled back.
+    """
+    details = error.details or {}
+    refused: list[dict[str, Any]] = details.get("writeErrors", [])
+    if not refused or details.get("writeConcernErrors"):
+        raise error
+    return refused
+
+
 def write_each(tasks: Tasks, updates: Sequence[UpdateOne]) -> Written:
     """Write all *updates* in one bulk.
 
@@ -31,7 +46,4 @@ def write_each(tasks: Tasks, updates: Sequence[UpdateOne]) -> Written:
         try:
             return Written(changed=tasks.bulk_write(updates, ordered=False).matched_count)
         except BulkWriteError as error:
-            refused = len(error.details["writeErrors"])
-            if not refused:
-                raise
-            return Written(changed=error.details["nMatched"], refused=refused)
+            return Written(refused=len(refused_in(error)), changed=error.details["nMatched"])
