@@ -59,6 +59,40 @@ def test_missing_indexes_are_reported_where_there_are_many_tasks(
     assert [index.name for index in indexes.missing(db)] == ["leases"]
 
 
+@pytest.mark.parametrize(
+    ("collection", "name", "keys", "options"),
+    [
+        (DEAD_LETTERS, "groups", [("fingerprint", 1), ("dead_lettered_at", 1)], {}),
+        (DEAD_LETTERS, "retention", [("retain_from", 1)], {"expireAfterSeconds": 60}),
+        ("tasks", "retention", [("retain_from", 1)], {"expireAfterSeconds": 60}),
+        ("tasks", "key", [("idempotency_key", 1)], {"partialFilterExpression": {"idempotency_key": {"$gt": ""}}}),
+    ],
+)
+def test_an_index_that_an_earlier_release_made_otherwise_is_replaced(
+    db: Database[Any], collection: str, name: str, keys: list[tuple[str, int]], options: dict[str, Any]
+) -> None:
+    db[collection].drop_index(name)
+    db[collection].create_index(keys, name=name, **options)
+    assert [(index.collection, index.name) for index in indexes.missing(db)] == [(collection, name)]
+
+    assert indexes.maintain(db, retention=DAYS) == ()
+
+    assert indexes.missing(db) == ()
+    assert db[collection].index_information()[name].get("expireAfterSeconds") != 60
+
+
+def test_a_collection_is_small_or_large_by_itself(
+    db: Database[Any], monkeypatch: pytest.MonkeyPatch, now: datetime
+) -> None:
+    monkeypatch.setattr(indexes, "SMALL", 1)
+    add(open_tasks(db), [document(now), document(now)])
+    db["tasks"].drop_index("leases")
+    db[DEAD_LETTERS].drop_index("groups")
+
+    assert [index.name for index in indexes.maintain(db, retention=DAYS)] == ["leases"]
+    assert [index.name for index in indexes.missing(db)] == ["leases"]
+
+
 def test_an_index_that_cannot_be_made_keeps_no_other_away(client: MongoClient[Any], now: datetime) -> None:
     db = client[f"test_{uuid.uuid4().hex}"]
     add(open_tasks(db), [document(now, idempotency_key="twice"), document(now, idempotency_key="twice")])

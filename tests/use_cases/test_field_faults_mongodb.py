@@ -44,6 +44,10 @@ def test_retention_removes_what_has_ended_and_nothing_else(db: Database[Any], ta
             document(old, status="failed", finished_at=old),
             document(old, status="done", finished_at=today - 6 * DAY, retain_from=today - 6 * DAY, idempotency_key="k"),
             document(old, status="cancelled", retain_from=today - 6 * DAY),
+            *(
+                document(old, status=again, retain_from=today - 8 * DAY)
+                for again in ("pending", "processing", "failed")
+            ),
         ],
     )
     add(tasks, [document(old, status=status, retain_from=today - 8 * DAY) for status in ("done", "cancelled")])

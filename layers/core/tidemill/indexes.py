@@ -75,6 +75,14 @@ class Index:
             options["expireAfterSeconds"] = self.seconds(retention)
         return IndexModel(list(self.keys), **options)
 
+    def is_as_made(self, made: Mapping[str, Any]) -> bool:
+        """Tell whether *made*, as ``index_information`` has it, is this index, but for its retention."""
+        return (
+            tuple((name, int(order)) for name, order in made["key"]) == self.keys
+            and made.get("partialFilterExpression") == self.partial
+            and bool(made.get("unique")) == self.unique
+        )
+
     def seconds(self, retention: Retention) -> int:
         """Return how long its entries are kept."""
         kept = retention.dead_letters if self.collection == DEAD_LETTERS else retention.tasks
@@ -122,7 +130,13 @@ INDEXES: Final = (
         partial={"idempotency_key": {"$gt": ""}},
         unique=True,
     ),
-    Index(collection=TASKS, name=RETENTION, keys=(("retain_from", ASCENDING),), expires=True),
+    Index(
+        collection=TASKS,
+        name=RETENTION,
+        keys=(("retain_from", ASCENDING),),
+        partial={"status": {"$lte": "done"}},  # done and cancelled: what somebody makes pending again is not removed
+        expires=True,
+    ),
     Index(
         collection=DEAD_LETTERS,
         name=EXPORT,
@@ -165,17 +179,18 @@ COLLECTIONS: Final = (TASKS, DEAD_LETTERS, QUEUE_STATS, OCCURRENCES)
 
 
 def missing(db: Database[Any]) -> tuple[Index, ...]:
-    """Return the indexes that *db* lacks."""
-    have = {(name, index) for name in COLLECTIONS for index in db[name].index_information()}
-    return tuple(index for index in INDEXES if (index.collection, index.name) not in have)
+    """Return the indexes that *db* lacks, or has as an earlier release made them."""
+    made = _made(db)
+    return tuple(index for index in INDEXES if not _is_there(index, made))
 
 
 def maintain(db: Database[Any], *, retention: Retention) -> tuple[Index, ...]:
-    """Make what is missing while the collections are small, and return what is left for `create` to make."""
+    """Make what is missing while its collection is small, and return what is left for `create` to make."""
     lacking = missing(db)
-    is_small = db[TASKS].estimated_document_count() <= SMALL
-    create(db, INDEXES if is_small else tuple(one for one in INDEXES if one not in lacking), retention=retention)
-    return () if is_small else lacking
+    large = {name for name in {one.collection for one in lacking} if db[name].estimated_document_count() > SMALL}
+    left = tuple(one for one in lacking if one.collection in large)
+    create(db, tuple(one for one in INDEXES if one not in left), retention=retention)
+    return left
 
 
 def create(
@@ -187,16 +202,29 @@ def create(
 ) -> None:
     """Make *indexes* where they are missing and give the expiring ones their *retention*.
 
-    Without *change_retention* only new ones get it: a shorter one removes tasks at once.
-    Safe to repeat and to stop half-way. May take minutes on millions of tasks; nothing is blocked meanwhile.
+    One that an earlier release made otherwise is replaced. Without *change_retention* only new ones get it: a shorter
+    one removes tasks at once. Safe to repeat and to stop half-way. May take minutes on millions of tasks; nothing is
+    blocked meanwhile, but what needs an index that is replaced fails until it is there.
     """
+    made = _made(db)
     for collection in COLLECTIONS:
         ours = [index for index in indexes if index.collection == collection]
-        made = db[collection].index_information()
-        _make(db[collection], [index.model(retention) for index in ours if index.name not in made])
+        lacking = [index for index in ours if not _is_there(index, made)]
+        for index in lacking:
+            if index.name in made[collection]:
+                db[collection].drop_index(index.name)
+        _make(db[collection], [index.model(retention) for index in lacking])
         for index in ours:
-            if change_retention and index.expires and index.name in made:
-                _change_retention(db, index, made[index.name], retention)
+            if change_retention and index.expires and index not in lacking:
+                _change_retention(db, index, made[collection][index.name], retention)
+
+
+def _made(db: Database[Any]) -> dict[str, Mapping[str, Any]]:
+    return {name: db[name].index_information() for name in COLLECTIONS}
+
+
+def _is_there(index: Index, made: Mapping[str, Mapping[str, Any]]) -> bool:
+    return index.name in made[index.collection] and index.is_as_made(made[index.collection][index.name])
 
 
 def _make(collection: Collection[Any], new: list[IndexModel]) -> None:
