@@ -15,7 +15,7 @@ from tests.builders import MINUTE, add, document, lease, stored
 from tests.conftest import T0, ManualClock
 from tests.use_cases.conftest import Bench
 from tidemill.archive import Moved, move
-from tidemill.dead_letters import CHANGING, MARKS, moving, portions
+from tidemill.dead_letters import CHANGING, MARKS, deaths, moving, portions
 from tidemill.dead_letters.letters import MAX_DOCUMENT
 from tidemill.documents import DEAD_LETTERS
 from tidemill.fingerprint import fingerprint
@@ -219,29 +219,105 @@ def test_who_failed_a_task_makes_no_difference_to_its_dead_letter(bench: Bench, 
     assert len({letter["fingerprint"] for letter in letters.values()}) == 5
 
 
+def by_hand(task_id: Any, **fields: Any) -> dict[str, Any]:
+    """What a person has failed, who set no times."""
+    return {"_id": task_id, "name": "noop", "status": "failed"} | fields
+
+
 @pytest.mark.parametrize(
-    "meanwhile",
+    ("failed_before", "meanwhile"),
     [
-        {"status": "pending"},
-        {"status": "failed", "finished_at": T0 + MINUTE, "redrives": 1},
+        (failed(T0, _id="a"), {"status": "pending"}),
+        (failed(T0, _id="a"), {"status": "failed", "finished_at": T0 + MINUTE, "redrives": 1}),
+        (by_hand("a"), {"redrives": 1}),
+        (by_hand("a"), {"created_at": T0}),
     ],
-    ids=["claimed once more", "came back and died again"],
+    ids=["claimed once more", "died again", "failed by hand again", "enqueued and failed by hand again"],
 )
 def test_what_has_a_new_life_when_it_would_be_deleted_stays(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, meanwhile: dict[str, Any]
+    tasks: Tasks, dead: Tasks, clock: ManualClock, failed_before: dict[str, Any], meanwhile: dict[str, Any]
 ) -> None:
-    [task_id] = add(tasks, [failed(clock.now())])
+    add(tasks, [failed_before])
     remove = moving.remove
 
     def late(tasks: Tasks, moved: Any) -> int:
-        tasks.update_one({"_id": task_id}, {"$set": meanwhile})
+        tasks.update_one({"_id": "a"}, {"$set": meanwhile})
         return remove(tasks, moved)
 
-    with monkeypatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(moving, "remove", late)
         assert run(tasks, dead, clock).moved == 0
 
-    assert stored(tasks, task_id)["status"] == meanwhile["status"]
+    assert meanwhile.items() <= stored(tasks, "a").items()
+
+
+def test_two_deaths_of_one_id_that_people_gave_no_times_are_told_by_their_payloads(
+    tasks: Tasks, dead: Tasks, clock: ManualClock
+) -> None:
+    for n in (1, 2, 2):
+        add(tasks, [by_hand("nightly", payload={"n": n})])
+        run(tasks, dead, clock)
+
+    letters = [stored(dead, raw["_id"]) for raw in dead.find({}, {"_id": 1})]
+    assert [(one["_id"]["redrives"], one["payload"]["n"]) for one in letters] == [(0, 1), (1, 2)]
+
+
+def test_a_task_stays_whose_letter_is_neither_stored_nor_found(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    add(tasks, [failed(now - MINUTE, _id="a")])
+    run(tasks, dead, clock)
+    add(tasks, [failed(now, _id="a")])
+    compared = deaths.compared
+
+    def after_a_purge(dead: Tasks, letters: Any) -> Any:
+        dead.delete_many({})
+        return compared(dead, letters)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(moving, "compared", after_a_purge)
+        assert run(tasks, dead, clock) == Moved()
+
+    assert (tasks.count_documents({}), dead.count_documents({})) == (1, 0)
+    assert run(tasks, dead, clock) == Moved(moved=1)
+
+
+@pytest.mark.parametrize("redrives", [2**63 - 1, 2**31, 1.0, -1, True, "many", None], ids=str)
+def test_letters_with_odd_numbers_keep_no_other_back(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime, redrives: Any
+) -> None:
+    add(dead, [failed(now - MINUTE) | {"_id": {"task": "a", "redrives": n}} for n in (redrives, 0)])
+    add(tasks, [failed(now, _id="a"), failed(now, _id="other")])
+
+    assert run(tasks, dead, clock) == Moved(moved=2)
+    assert (tasks.count_documents({}), dead.count_documents({})) == (0, 4)
+
+
+def test_a_task_that_cannot_be_deleted_is_not_tried_for_ever(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    spoilt = bytearray(bson.encode(failed(now, finished_at="xxxx")))
+    spoilt[spoilt.index(b"xxxx")] = 0xFF
+    add(tasks, [RawBSONDocument(bytes(spoilt))])
+    run(tasks, dead, clock)
+
+    assert run(tasks, dead, clock).repeated <= 2
+    assert dead.count_documents({}) == 1
+
+
+def test_a_task_that_died_again_closes_the_letter_its_redrive_was_cut_short_of(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    marks = {"redrive_started_at": now, "redrive_token": "t", "redrive_due_at": now, "redrive_drops_expiry": False}
+    for task_id in ("a", "b"):
+        add(dead, [failed(now, **marks) | {"_id": {"task": task_id, "redrives": 0}}])
+    add(tasks, [failed(now, _id="a", redrives=1), failed(now, _id="b", redrives=1, created_at=now - MINUTE)])
+
+    assert run(tasks, dead, clock) == Moved(moved=2)
+
+    closed, of_another_life = (stored(dead, {"task": task_id, "redrives": 0}) for task_id in ("a", "b"))
+    assert (closed["redriven_at"], closed.keys() & marks.keys()) == (now, set())
+    assert of_another_life.items() >= marks.items()
 
 
 def test_a_move_holds_no_more_at_once_than_a_function_has_memory_for(

@@ -55,18 +55,19 @@ def move(
     there and deletes the task. Another one at work here begins at the other end.
     """
     total = Moved()
-    newest_first = False
+    newest_first, may_turn = False, True
     while monotonic() < until:
+        before = total.moved
         for batch in moving.failed(tasks, limit=BATCH, now=clock.now(), newest_first=newest_first):
             done = _move(tasks, dead, batch, now=clock.now())
             total += done
             if monotonic() >= until:
                 return total
-            if done.repeated > len(batch) / 2:
-                newest_first = not newest_first
+            if may_turn and done.repeated > len(batch) / 2:
                 break
         else:
             return total
+        newest_first, may_turn = not newest_first, total.moved > before
     return total
 
 
@@ -78,6 +79,7 @@ def _move(tasks: Tasks, dead: Tasks, batch: Sequence[RawBSONDocument], *, now: d
             letters.append((raw, dead_letter(raw, now=now)))
         except ValueError as error:
             stuck.append((raw, str(error)))
+    moving.close_earlier(dead, [letter for _, letter in letters], now=now)
     buried = moving.bury(dead, [letter for _, letter in letters])
     safe = [letters[index][0] for index in (*buried.new, *buried.there)]
     stuck += [(letters[index][0], why) for index, why in buried.refused.items()]
@@ -86,6 +88,7 @@ def _move(tasks: Tasks, dead: Tasks, batch: Sequence[RawBSONDocument], *, now: d
         again = moving.bury(dead, [dead_letter(raw, now=now, redrives=redrives)])
         safe += [raw] if again.new or again.there else []
         stuck += [(raw, why) for why in again.refused.values()]
+        stuck += [(raw, "its id is taken by other deaths")] * len(again.taken)
     moved = moving.remove(tasks, safe)
     moving.put_off(tasks, stuck, now=now)
     return Moved(moved=moved, repeated=len(buried.there), stuck=len(stuck))

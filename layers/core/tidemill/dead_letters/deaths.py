@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from bson.raw_bson import RawBSONDocument
@@ -12,34 +13,58 @@ from tidemill.documents import DEAD_LETTERS, opened
 from tidemill.store import Tasks, translated
 
 _LIFE: Final = ("created_at", "finished_at")
+_MOST_REDRIVES: Final = 2**31 - 1
 
 
-def other_deaths(dead: Tasks, letters: Mapping[int, RawBSONDocument]) -> dict[int, int]:
-    """Return those of *letters*, whose ids are all taken, that tell of a death not kept yet.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What letters are, whose ids were taken a moment ago, by their place among them.
 
-    Each with the number of redrives under which it can be kept.
+    One that is in neither is of a death that nothing is known of any more.
+
+    Attributes:
+        same: Are kept already: these very deaths.
+        others: Are of other deaths, with the number of redrives under which each can be kept.
     """
+
+    same: frozenset[int] = frozenset()
+    others: Mapping[int, int] = field(default_factory=dict)
+
+
+def compared(dead: Tasks, letters: Mapping[int, RawBSONDocument]) -> Compared:
+    """Compare *letters* with those that are kept of their tasks."""
     if not letters:
-        return {}
-    stored = _stored(dead, list(letters.values()))
-    others = {index: one for index, one in letters.items() if not _is_among(one, stored.get(_id_bytes(one), ()))}
-    found = {index: _of_its_task(dead, one) for index, one in others.items()}
-    return {
-        index: max(_redrives(one) for one in found[index]) + 1
-        for index, letter in others.items()
-        if found[index] and not _is_among(letter, found[index])
-    }
+        return Compared()
+    stored = _stored(dead, [one for one in letters.values() if _is_dated(one)])
+    same = {index for index, one in letters.items() if _is_among(one, stored.get(_id_bytes(one), ()))}
+    others: dict[int, int] = {}
+    for index, letter in letters.items():
+        if index not in same:
+            found = _of_its_task(dead, letter)
+            if _is_among(letter, found):
+                same.add(index)
+            elif found:
+                others[index] = max(map(_redrives, found)) + 1
+    return Compared(same=frozenset(same), others=others)
 
 
 def _stored(dead: Tasks, letters: Sequence[RawBSONDocument]) -> dict[bytes, tuple[RawBSONDocument]]:
+    if not letters:
+        return {}
     same_ids = [{"_id": {"$eq": opened(one)["_id"]}} for one in letters]
     with translated(DEAD_LETTERS):
         return {_id_bytes(raw): (raw,) for raw in dead.find({"$or": same_ids}, dict.fromkeys(_LIFE, 1))}
 
 
 def _of_its_task(dead: Tasks, letter: RawBSONDocument) -> list[RawBSONDocument]:
+    shown = dict.fromkeys(_LIFE if _is_dated(letter) else (*_LIFE, "payload"), 1)
     with translated(DEAD_LETTERS):
-        return list(dead.find({"_id": of_task(opened(letter)["_id"]["task"])}, dict.fromkeys(_LIFE, 1)))
+        return list(dead.find({"_id": of_task(opened(letter)["_id"]["task"])}, shown))
+
+
+def _is_dated(letter: RawBSONDocument) -> bool:
+    fields = opened(letter)
+    return any(fields.get(name) is not None for name in _LIFE)
 
 
 def _is_among(letter: RawBSONDocument, others: Sequence[RawBSONDocument]) -> bool:
@@ -47,8 +72,9 @@ def _is_among(letter: RawBSONDocument, others: Sequence[RawBSONDocument]) -> boo
 
 
 def _life(letter: RawBSONDocument) -> list[object]:
+    """Return what tells this life from others: its times, or, of a document that people wrote without, its payload."""
     fields = opened(letter)
-    return [fields.get(name) for name in _LIFE]
+    return [fields.get(name) for name in (_LIFE if _is_dated(letter) else ("payload",))]
 
 
 def _id_bytes(letter: RawBSONDocument) -> bytes:
@@ -56,5 +82,7 @@ def _id_bytes(letter: RawBSONDocument) -> bytes:
 
 
 def _redrives(letter: RawBSONDocument) -> int:
+    """Return a letter's number; what is none, or too large to go on from, counts as none."""
     value = opened(letter)["_id"]["redrives"]
-    return value if isinstance(value, int) else 0
+    is_number = isinstance(value, int | float) and 0 <= value < _MOST_REDRIVES
+    return int(value) if is_number else 0

@@ -12,15 +12,16 @@ from pymongo import ASCENDING, DESCENDING, DeleteOne, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from tidemill import indexes
-from tidemill.dead_letters.deaths import other_deaths
+from tidemill.dead_letters.deaths import compared
 from tidemill.dead_letters.portions import portions
 from tidemill.dead_letters.trying import tried_in_vain
-from tidemill.dead_letters.values import MARKS
+from tidemill.dead_letters.values import MARKS, REDRIVE_MARKS
 from tidemill.documents import DEAD_LETTERS, opened
 from tidemill.store import Tasks, translated
 from tidemill.store.intake import DUPLICATE_KEY
-from tidemill.store.writes import write_each
+from tidemill.store.writes import refused_in, write_each
 
+_AS_READ: Final = ("created_at", "updated_at", "finished_at", "redrives")
 _TRIES: Final = ("archive_attempts", "archive_error", "archive_retry_at")
 
 
@@ -33,6 +34,8 @@ class Buried:
         there: Had been inserted before.
         taken: Their id belongs to another death of a task with the same id; with the next number that is free.
         refused: The server refuses them, with its word for why.
+
+    One that is in none of these has to be looked at once more: what took its id is gone.
     """
 
     new: tuple[int, ...] = ()
@@ -62,17 +65,39 @@ def bury(dead: Tasks, letters: Sequence[RawBSONDocument]) -> Buried:
         try:
             dead.insert_many(letters, ordered=False)
         except BulkWriteError as error:
-            wrong = error.details["writeErrors"]
-            if not wrong:
-                raise
+            wrong = refused_in(error)
     refused = {one["index"]: _word(one) for one in wrong if one["code"] != DUPLICATE_KEY}
     repeated = {one["index"]: letters[one["index"]] for one in wrong if one["code"] == DUPLICATE_KEY}
-    taken = other_deaths(dead, repeated)
+    known = compared(dead, repeated)
     return Buried(
         new=tuple(index for index in range(len(letters)) if index not in refused and index not in repeated),
-        there=tuple(index for index in repeated if index not in taken),
-        taken=taken,
+        there=tuple(sorted(known.same)),
+        taken=known.others,
         refused=refused,
+    )
+
+
+def close_earlier(dead: Tasks, letters: Sequence[RawBSONDocument], *, now: datetime) -> None:
+    """Close the letters out of which the tasks of *letters* had come back, where their redrives were cut short.
+
+    Else whoever completes those would have nothing left to see it by, once these letters are purged.
+    """
+    again = [opened(one) for one in letters if opened(one)["_id"]["redrives"]]
+    write_each(
+        dead,
+        [
+            UpdateOne(
+                {
+                    "_id": {"$eq": {"task": one["_id"]["task"], "redrives": one["_id"]["redrives"] - 1}},
+                    "created_at": {"$eq": one.get("created_at")},
+                    "redrive_started_at": {"$type": "date"},
+                    "redriven_at": None,
+                },
+                {"$set": {"redriven_at": now}, "$unset": dict.fromkeys(REDRIVE_MARKS, "")},
+                hint="_id_",
+            )
+            for one in again
+        ],
     )
 
 
@@ -93,7 +118,7 @@ def put_off(tasks: Tasks, stuck: Sequence[tuple[RawBSONDocument, str]], *, now: 
 
 def _as_it_died(raw: RawBSONDocument) -> dict[str, Any]:
     task = opened(raw)
-    return {"_id": {"$eq": task["_id"]}, "status": "failed", "finished_at": {"$eq": task.get("finished_at")}}
+    return {"_id": {"$eq": task["_id"]}, "status": "failed"} | {name: {"$eq": task.get(name)} for name in _AS_READ}
 
 
 def _word(error: Mapping[str, Any]) -> str:

@@ -12,10 +12,18 @@ from bson.raw_bson import RawBSONDocument
 from tidemill.documents import decode, read
 from tidemill.model import Malformed, Task, TaskId
 
+REDRIVE_MARKS: Final = ("redrive_started_at", "redrive_due_at", "redrive_token", "redrive_drops_expiry")
+"""The fields of a dead letter that is on its way back."""
+
 CHANGING: Final = (
-    "archived_at", "export_attempts", "export_error", "export_retry_at", "redrive_started_at", "redrive_due_at",
-    "redrive_token", "redrive_drops_expiry", "redriven_at", "retain_from",
-)  # fmt: skip
+    "archived_at",
+    "export_attempts",
+    "export_error",
+    "export_retry_at",
+    *REDRIVE_MARKS,
+    "redriven_at",
+    "retain_from",
+)
 """The fields of a dead letter that change after the move; the export leaves them out."""
 
 MARKS: Final = ("dead_lettered_at", "fingerprint", *CHANGING)
