@@ -28,8 +28,9 @@ openapi: $(READY) ## write the OpenAPI document of the HTTP API to build/openapi
 test: $(READY) ## run every test (ARGS="-k claim", TEST_PROCESSES=0 for one after the other)
 	@PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
-bench: $(READY) ## measure what taking tasks in costs, in half a minute
+bench: $(READY) ## measure what taking tasks in and archiving them costs, in a minute or two
 	@PYTHONPATH=layers/tasks $(PYTHON) -m tests.bench.enqueue
+	@AWS_DEFAULT_REGION=us-east-1 $(PYTHON) -m tests.bench.archive
 
 fuzz: $(READY) ## send the HTTP API all kinds of requests, for FUZZ_SEC=900 seconds
 	@FUZZ_SEC="$(FUZZ_SEC)" $(PYTHON) -m pytest -rP --show-capture=stdout tests/fuzz $(ARGS)
