@@ -163,6 +163,9 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "newest_open": lambda on: dead_letters.lookups.newest_open(_dead(on), 7),
     "has_fingerprint": lambda on: dead_letters.lookups.has_fingerprint(_dead(on), "a"),
     "unexported": lambda on: next(exporting.unexported(_dead(on), limit=5, batch=5, now=on.now)),
+    "unexported, newest first": lambda on: next(
+        exporting.unexported(_dead(on), limit=5, batch=5, now=on.now, newest_first=True)
+    ),
     "count_unexported": lambda on: exporting.count_unexported(_dead(on), limit=5),
     "mark_exported": lambda on: exporting.mark_exported(_dead(on), [_letter()], now=on.now),
     "put off exporting": lambda on: exporting.put_off(_dead(on), [(_letter(), "x")], now=on.now),
@@ -170,7 +173,9 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "alive": lambda on: redriving.alive(on.tasks, [on.held[0].id]),
     "holders": lambda on: redriving.holders(on.tasks, ["key-7", "nobody's"]),
     "died_since": lambda on: redriving.died_since(_dead(on), [(7, 0), (8, 0)]),
-    "cut_short": lambda on: redriving.cut_short(_dead(on), before=on.now, limit=5),
+    "cut_short": lambda on: list(
+        redriving.cut_short(_dead(on), before=on.now, after=on.now + timedelta(seconds=1), limit=5)
+    ),
     "mark": lambda on: redriving.mark(
         _dead(on), [redriving.Mark(id=LETTER, due_at=on.now, drops_expiry=False, former=None)], token="t", now=on.now
     ),

@@ -21,8 +21,10 @@ from tests.builders import document
 from tests.conftest import T0
 from tests.unit.test_documents_of_any_kind import VALUES
 from tidemill import TidemillError
+from tidemill.dead_letters.letters import MAX_DOCUMENT
 from tidemill.documents import decode
 from tidemill.export import content, restored
+from tidemill.export.objects import READABLE
 
 AN_ID = ObjectId("6b0a99c7baf140d0cc3848ad")
 
@@ -138,6 +140,19 @@ def test_the_same_letter_has_the_same_object_each_time() -> None:
     assert content(raw) == content(RawBSONDocument(bytes(raw.raw)))
     assert content(raw)[4:8] == b"\x00" * 4, "it says when it was made"
     assert content(raw)[9] == 0xFF, "it says on what system it was made"
+
+
+@pytest.mark.parametrize(("size", "is_readable"), [(READABLE, True), (READABLE + 1, False), (MAX_DOCUMENT, False)])
+def test_of_a_letter_as_large_as_none_of_ours_there_are_the_bytes_alone(size: int, is_readable: bool) -> None:  # noqa: FBT001
+    room = size - len(letter(text="").raw)
+    raw = letter(text="x" * (room - 4) + "😀")
+    assert len(raw.raw) == size
+
+    body = content(raw)
+
+    told = strictly(body)
+    assert (told["dead_letter"] is not None, "bson" in told) == (is_readable, not is_readable)
+    assert restored(body).raw == raw.raw
 
 
 def test_an_object_that_somebody_has_unpacked_is_restored_too() -> None:

@@ -10,23 +10,26 @@ from typing import Any
 
 import bson
 import pytest
+from bson import Regex, Timestamp
+from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
 from tests.at_once import at_once
 from tests.builders import MINUTE, add, document, stored
 from tests.commands import Commands
-from tests.conftest import ManualClock
+from tests.conftest import T0, ManualClock
 from tests.faults import failing
 from tidemill import UnavailableError
-from tidemill.dead_letters import CHANGING, exporting, portions
+from tidemill.dead_letters import CHANGING, LetterId, exporting, portions
 from tidemill.documents import DEAD_LETTERS
-from tidemill.export import Exported, ExportError, export, restored
+from tidemill.export import Exported, ExportError, export, object_key, restored
 from tidemill.store import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 DAY = timedelta(days=1)
 DOWN = ExportError("InternalError", of_object=False)
+REFUSED = ExportError("InvalidArgument", of_object=False)
 TOO_LARGE = ExportError("EntityTooLarge", of_object=True)
 
 
@@ -198,7 +201,7 @@ def test_a_bucket_that_is_away_is_given_up_soon_and_the_letters_are_as_they_were
     shelf.always = ExportError("AccessDenied", of_object=False)
 
     assert run(dead, shelf, clock) == Exported(left=400, trouble="AccessDenied")
-    assert len(shelf.keys) < 2 * 16
+    assert len(shelf.keys) < 3 * 16
     assert list(dead.find().sort("_id")) == before
 
     shelf.always = None
@@ -214,7 +217,7 @@ def test_no_more_letters_are_read_once_the_bucket_was_given_up(
     with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[commands]) as client:
         run(open_tasks(client[dead.database.name], DEAD_LETTERS), shelf, clock)
 
-    assert [name for name in commands.names if name in {"find", "getMore", "update"}] == ["find"]
+    assert [name for name in commands.names if name in {"find", "getMore", "update"}] == ["find", "find"]
 
 
 def test_what_was_put_before_the_bucket_went_away_is_marked(
@@ -251,6 +254,45 @@ def test_a_letter_that_only_fails_with_others_errors_does_not_keep_a_run_busy(
     assert tasks_put(shelf).count(3) == 2
 
 
+@pytest.mark.parametrize("refused", [range(16), range(40), [*range(20), *range(52, 60)]], ids=["16", "40", "both ends"])
+def test_letters_that_s3_refuses_one_by_one_in_any_word_keep_no_other_back(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime, refused: list[int]
+) -> None:
+    add(dead, letters(now, 60))
+    bad = {f"/{n}-" for n in refused}
+    shelf.refused = lambda key: REFUSED if any(one in key for one in bad) else None
+
+    done = run(dead, shelf, clock)
+
+    assert (done.exported, done.left) == (60 - len(bad), len(bad))
+
+
+def test_what_was_refused_in_any_word_is_put_off_once_others_went_through(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 10))
+    shelf.refused = lambda key: REFUSED if "/0-" in key or "/1-" in key else None
+
+    assert run(dead, shelf, clock, threads=1) == Exported(exported=8, refused=2, left=2)
+
+    assert tasks_put(shelf) == [0, 9, 1, 8, *range(2, 8)]
+    for n in (0, 1):
+        found = stored(dead, {"task": n, "redrives": 0})
+        assert (found["export_attempts"], found["export_error"]) == (1, "InvalidArgument")
+        assert found["export_retry_at"] == now + 10 * MINUTE
+
+
+def test_no_more_are_exported_than_were_asked_for_where_others_are_tried(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 30))
+    shelf.refused = lambda key: REFUSED if "/1-" in key else None
+
+    done = run(dead, shelf, clock, threads=1, limit=3)
+
+    assert done == Exported(exported=2, refused=1, left=28)
+
+
 def test_nothing_is_put_once_the_time_is_up(dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime) -> None:
     add(dead, letters(now, 100))
 
@@ -274,6 +316,43 @@ def test_an_export_that_stopped_between_put_and_mark_puts_the_same_again(
     clock.move(MINUTE)
     assert run(through, shelf, clock) == Exported(exported=3)
     assert (len(shelf.objects), len(shelf.keys)) == (3, 6)
+
+
+@pytest.mark.parametrize("error", [None, TOO_LARGE])
+def test_a_letter_that_took_the_place_of_another_meanwhile_is_exported_itself(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime, error: ExportError | None
+) -> None:
+    [first] = letters(now, 1)
+    second = first | {"dead_lettered_at": now + DAY, "payload": {"n": 2}}
+    add(dead, [first])
+
+    def put(key: str, body: bytes) -> None:
+        dead.delete_one({"_id": first["_id"]})
+        add(dead, [second])
+        shelf.put(key, body)
+
+    shelf.always = error
+    assert export(dead, put, clock=clock, until=time.monotonic() + 60) == Exported(left=1)
+    assert stored(dead, first["_id"]) == second
+
+    shelf.always = None
+    assert run(dead, shelf, clock) == Exported(exported=1)
+    assert restored(shelf.objects[object_key(LetterId(task=0, redrives=0), now + DAY)]).raw == bson.encode(second)
+
+
+@pytest.mark.parametrize(
+    "died_at",
+    [None, "2031", 7, [], [T0, 7], Timestamp(1, 2), DatetimeMS(2**60), {}, Regex("a")],
+    ids=repr,
+)
+@pytest.mark.parametrize("error", [None, TOO_LARGE])
+def test_a_letter_of_any_day_is_marked_at_once(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, error: ExportError | None, died_at: Any
+) -> None:
+    add(dead, [{"_id": 1, "dead_lettered_at": died_at}])
+    shelf.always = error
+
+    assert run(dead, shelf, clock) == (Exported(refused=1, left=1) if error else Exported(exported=1))
 
 
 def test_an_export_that_is_interrupted_puts_nothing_more(

@@ -23,7 +23,7 @@ CONNECTIONS: Final = 16
 OF_OBJECT: Final = frozenset(
     {"EntityTooLarge", "KeyTooLongError", "InvalidURI", "MaxMessageLengthExceeded", "413", "414"}
 )
-"""What S3 says where it refuses one object for what it is; all else stands against every object."""
+"""What S3 says where it refuses one object for what it is; all else is taken to stand against every object at first."""
 
 
 class Bucket:

@@ -37,12 +37,12 @@ def object_key(letter_id: LetterId, dead_lettered_at: datetime | None) -> str:
 
 def key_of(raw: RawBSONDocument) -> str:
     """Return the key of the letter *raw*, whatever people have made of it."""
-    document = decode(raw)
-    letter_id, died_at = id_of(document["_id"]), document.get("dead_lettered_at")
+    document = opened(raw)
+    stored, died_at = document["_id"], document.get("dead_lettered_at")
+    letter_id = id_of(decode(stored) if isinstance(stored, RawBSONDocument) else stored)
     day = died_at if isinstance(died_at, datetime) else None
     if bytes(raw.raw[4:]).startswith(_encoded(letter_id)[4:-1]):
         return object_key(letter_id, day)
-    stored = opened(raw)["_id"]
     exact = stored.raw if isinstance(stored, RawBSONDocument) else raw.raw
     return _key(letter_id, day, text=_plain(letter_id.task), digested=bytes(exact))
 

@@ -5,7 +5,9 @@ The object is gzip of one JSON object, in UTF-8 and strict::
     {"format": "tidemill.dead_letter", "schema_version": 1, "dead_letter": <the letter in canonical Extended JSON>}
 
 Where Extended JSON does not lead back to the very bytes of the letter (text that is no UTF-8, names that are there
-twice, a payload that looks like Extended JSON itself), they stand in ``bson`` beside it, and hold.
+twice, a payload that looks like Extended JSON itself), they stand in ``bson`` beside it, and hold. Of a letter above
+1 MiB, which no enqueue makes, there are these bytes alone, and ``dead_letter`` is null: its text may take 60 times
+the memory.
 """
 
 from __future__ import annotations
@@ -33,8 +35,13 @@ SCHEMA_VERSION: Final = 1
 MAX_TEXT: Final = 10 * MAX_DOCUMENT
 """Bytes. A letter has fewer as JSON, even where each of its characters is written as six."""
 
+READABLE: Final = 2**20
+"""Bytes of BSON up to which a letter is there as JSON, too."""
+
 _GZIP: Final = b"\x1f\x8b"
-_OF_NO_SYSTEM: Final = b"\xff"
+_PART: Final = 3 * 2**16
+"""Bytes that are written as base64 at once; of all but the last a multiple of three."""
+
 _BROKEN: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, BSONError, RecursionError)
 """What reading something for Extended JSON raises where it is none."""
 
@@ -45,12 +52,18 @@ _READ: Final = json_util.JSONOptions(
 
 def content(raw: RawBSONDocument) -> bytes:
     """Return the object of the letter *raw*, read without the fields that change: the same bytes each time."""
-    text = _readable(raw)
-    parts = [f'{{"format":"{FORMAT}","schema_version":{SCHEMA_VERSION},"dead_letter":', text or "null"]
-    if text is None or not _leads_back(text, raw):
-        data = base64.b64encode(raw.raw).decode()
-        parts.append(f',"bson":{{"$binary":{{"base64":"{data}","subType":"00"}}}}')
-    return _packed("".join([*parts, "}"]).encode())
+    text = _readable(raw) if len(raw.raw) <= READABLE else None
+    body = io.BytesIO()
+    with gzip.GzipFile(fileobj=body, mode="wb", mtime=0) as packed:
+        packed.write(f'{{"format":"{FORMAT}","schema_version":{SCHEMA_VERSION},"dead_letter":'.encode())
+        packed.write(text or b"null")
+        if text is None or not _leads_back(text, raw):
+            packed.write(b',"bson":{"$binary":{"base64":"')
+            for at in range(0, len(raw.raw), _PART):
+                packed.write(base64.b64encode(raw.raw[at : at + _PART]))
+            packed.write(b'","subType":"00"}}')
+        packed.write(b"}")
+    return body.getvalue()
 
 
 def restored(body: bytes) -> RawBSONDocument:
@@ -79,14 +92,14 @@ def restored(body: bytes) -> RawBSONDocument:
     raise NotALetterError("this dead letter is damaged: what it holds is no document")
 
 
-def _readable(raw: RawBSONDocument) -> str | None:
+def _readable(raw: RawBSONDocument) -> bytes | None:
     try:
         return canonical(decode(raw))
     except _BROKEN:
         return None
 
 
-def _leads_back(text: str, raw: RawBSONDocument) -> bool:
+def _leads_back(text: bytes, raw: RawBSONDocument) -> bool:
     try:
         return bson.encode(json_util.loads(text, json_options=_READ)) == raw.raw
     except _BROKEN:
@@ -97,12 +110,6 @@ def _bytes(envelope: dict[str, Any], text: str) -> bytes:
     if "bson" in envelope:
         return base64.b64decode(envelope["bson"]["$binary"]["base64"], validate=True)
     return bson.encode(json_util.loads(text, json_options=_READ)["dead_letter"])
-
-
-def _packed(text: bytes) -> bytes:
-    packed = gzip.compress(text, mtime=0)
-    # The system it was made on is in there, and what that is called depends on the release of Python.
-    return packed[:9] + _OF_NO_SYSTEM + packed[10:]
 
 
 def _unpacked(body: bytes) -> str:

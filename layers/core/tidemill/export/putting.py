@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from bson.raw_bson import RawBSONDocument
 
+from tidemill.dead_letters.exporting import as_read
 from tidemill.export.keys import key_of
 from tidemill.export.objects import content
 from tidemill.export.values import ExportError, Put
@@ -26,18 +27,18 @@ class Tried:
 class Putter:
     """Puts objects in *threads* threads.
 
-    After as many failures in a row as there are threads to meet the same trouble, the bucket is given up: from then on
-    nothing is put.
+    After as many failures in a row as there are threads to meet the same trouble, the bucket is in doubt: nothing is
+    put any more, unless one that is under way goes through, or `take_failed` has told whom else to doubt.
     """
 
     def __init__(self, put: Put, *, threads: int, until: float, monotonic: Callable[[], float]) -> None:
         self.trouble: str | None = None
+        self.threads = threads
         self._put = put
-        self._threads = threads
         self._until = until
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._in_a_row = 0
+        self._in_a_row: list[tuple[RawBSONDocument, str]] = []
         self._given_up = False
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="export")
 
@@ -54,14 +55,29 @@ class Putter:
         """Whether there is no time left, the bucket was given up, or a put was broken off."""
         return self._given_up or self._monotonic() >= self._until
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether nothing has gone through for long: the bucket may be away, or the letters be to blame."""
+        return len(self._in_a_row) >= self.threads
+
+    def take_failed(self) -> list[tuple[RawBSONDocument, str]]:
+        """Return what a mark needs of the letters that failed in a row, and why each did; doubt nothing any more."""
+        failed, self._in_a_row = self._in_a_row, []
+        self.trouble = None
+        return failed
+
+    def give_up(self, trouble: str) -> None:
+        """Put nothing more: *trouble* is the bucket's."""
+        self.trouble, self._given_up = trouble, True
+
     def all(self, letters: Sequence[RawBSONDocument]) -> Tried:
         """Put the objects of *letters* as far as it gets."""
         tried = Tried()
         started: list[tuple[RawBSONDocument, Future[bool]]] = []
         for raw in letters:
-            if self.is_over:
+            if self.is_over or self.is_in_doubt:
                 break
-            started.append((raw, self._pool.submit(self._one, key_of(raw), content(raw))))
+            started.append((raw, self._pool.submit(self._one, as_read(raw), key_of(raw), content(raw))))
         for raw, put in started:
             try:
                 if put.result():
@@ -70,29 +86,26 @@ class Putter:
                 tried.refused.append((raw, error.code))
         return tried
 
-    def _one(self, key: str, body: bytes) -> bool:
-        """Put one object; ``False`` where the bucket is to blame that it is not there, or there is no time.
+    def _one(self, letter: RawBSONDocument, key: str, body: bytes) -> bool:
+        """Put one object; ``False`` where the bucket may be to blame that it is not there, or there is no time.
 
         Raises:
             ExportError: The object is to blame.
         """
-        if self.is_over:
+        if self.is_over or self.is_in_doubt:
             return False
         try:
             self._put(key, body)
         except ExportError as error:
             if error.of_object:
                 raise
-            self._count(error.code)
+            with self._lock:
+                self.trouble = error.code
+                self._in_a_row.append((letter, error.code))
             return False
         except BaseException:
             self._given_up = True
             raise
-        self._count(None)
-        return True
-
-    def _count(self, trouble: str | None) -> None:
         with self._lock:
-            self.trouble = trouble or self.trouble
-            self._in_a_row = self._in_a_row + 1 if trouble else 0
-            self._given_up |= self._in_a_row >= self._threads
+            self._in_a_row.clear()
+        return True

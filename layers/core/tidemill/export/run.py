@@ -9,7 +9,7 @@ from typing import Final
 
 from tidemill.clock import Clock
 from tidemill.dead_letters import exporting
-from tidemill.export.putting import Putter
+from tidemill.export.putting import Putter, Tried
 from tidemill.export.values import Exported, Put
 from tidemill.store import Tasks
 
@@ -51,13 +51,34 @@ def _pass(dead: Tasks, putter: Putter, *, clock: Clock, limit: int) -> Exported:
     """Export up to *limit* letters; what this changed nothing of is in no count."""
     done = Exported()
     for letters in exporting.unexported(dead, limit=limit, batch=CHUNK, now=clock.now()):
-        tried = putter.all(letters)
-        marked = exporting.mark_exported(dead, tried.put, now=clock.now())
-        put_off = exporting.put_off(dead, tried.refused, now=clock.now())
-        done = _sum(done, Exported(exported=marked.changed, refused=put_off.changed))
+        done = _sum(done, _noted(dead, putter.all(letters), clock=clock))
+        if putter.is_in_doubt and not putter.is_over:
+            return _sum(done, _elsewhere(dead, putter, clock=clock, limit=limit - done.exported - done.refused))
         if putter.is_over:
             break
     return done
+
+
+def _elsewhere(dead: Tasks, putter: Putter, *, clock: Clock, limit: int) -> Exported:
+    """Try the newest letters, one for each thread, which takes no longer than a single put.
+
+    Where one goes through, those that failed are to blame, and put off; else the bucket is, and given up.
+    """
+    failed = putter.take_failed()
+    few = min(putter.threads, limit)
+    newest = exporting.unexported(dead, limit=few, batch=few, now=clock.now(), newest_first=True)
+    tried = putter.all(next(newest, []))
+    if tried.put:
+        tried.refused.extend(failed)
+    else:
+        putter.give_up(failed[-1][1])
+    return _noted(dead, tried, clock=clock)
+
+
+def _noted(dead: Tasks, tried: Tried, *, clock: Clock) -> Exported:
+    marked = exporting.mark_exported(dead, tried.put, now=clock.now())
+    put_off = exporting.put_off(dead, tried.refused, now=clock.now())
+    return Exported(exported=marked.changed, refused=put_off.changed)
 
 
 def _sum(one: Exported, other: Exported) -> Exported:
