@@ -32,7 +32,7 @@ ROOM_IN_MEMORY = 2 * 1024**3  # bytes
 # Small and quick, with the fail points and the busy TTL monitor that tests need.
 FLAGS = (
     *("--nounixsocket", "--quiet"),
-    *("--wiredTigerCacheSizeGB", "0.25"),
+    *("--wiredTigerCacheSizeGB", "0.5"),
     *("--wiredTigerEngineConfigString", "log=(prealloc=false,file_max=16MB)"),
     *("--setParameter", "diagnosticDataCollectionEnabled=false"),
     *("--setParameter", "ttlMonitorSleepSecs=1"),
