@@ -107,9 +107,17 @@ def test_a_limit_that_is_none_is_refused(op: str, limit: Any) -> None:  # F67
     assert problems(op=op, limit=limit, **which).keys() == {"limit"}
 
 
-@pytest.mark.parametrize("per_sec", [0, -1, "10", True, float("nan"), float("inf"), 1e7], ids=shown)
+@pytest.mark.parametrize("per_sec", [0, -1, 5e-324, 0.00099, "10", True, float("nan"), float("inf"), 1e7], ids=shown)
 def test_a_rate_is_a_number_of_letters_a_second(per_sec: Any) -> None:
     assert problems(op="dlq.redrive", all=True, per_sec=per_sec).keys() == {"per_sec"}
+
+
+@pytest.mark.parametrize("per_sec", [0.001, 1, 1_000_000, None])
+def test_a_rate_may_be_slow_or_fast(per_sec: float | None) -> None:
+    request = read({"op": "dlq.redrive", "all": True, "per_sec": per_sec})
+
+    assert isinstance(request, DeadLetterRedrive)
+    assert request.per_sec == per_sec
 
 
 @pytest.mark.parametrize("redrives", [-1, 1.5, "0", True, 2**31], ids=shown)

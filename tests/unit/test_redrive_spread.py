@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.conftest import T0
-from tidemill.redrive.spread import Spread
+from tidemill.redrive.spread import FARTHEST_SEC, Spread
 
 SECOND = timedelta(seconds=1)
 
@@ -27,7 +27,7 @@ def test_without_a_rate_all_are_due_at_once() -> None:
     assert due(Spread(per_sec=None, start=T0), tasks=3, every=SECOND) == [n * SECOND for n in range(3)]
 
 
-@pytest.mark.parametrize("per_sec", [0.1, 1, 3, 1000])
+@pytest.mark.parametrize("per_sec", [0.001, 0.1, 1, 3, 1000, 1e6])
 def test_so_many_are_due_a_second(per_sec: float) -> None:
     found = due(Spread(per_sec=per_sec, start=T0), tasks=100, every=timedelta(0))
 
@@ -47,3 +47,23 @@ def test_never_more_are_due_a_second_however_late_they_are_placed(every: timedel
 
 def test_none_is_due_before_now() -> None:
     assert Spread(per_sec=1, start=T0, placed=3).due_at(now=T0 + 9 * SECOND) is None
+
+
+@pytest.mark.parametrize("per_sec", [0.001, 1, 7, 1e6])
+def test_no_turn_is_more_than_a_year_away(per_sec: float) -> None:
+    last = int(FARTHEST_SEC * per_sec)
+    spread = Spread(per_sec=per_sec, start=T0, placed=last)
+
+    assert not spread.is_full
+    assert spread.due_at(now=T0) == pytest.approx(T0 + timedelta(seconds=last / per_sec), abs=SECOND)
+    assert spread.further(now=T0).is_full
+
+
+@pytest.mark.parametrize("placed", [2, 10**9, 2**63 - 1])
+@pytest.mark.parametrize("per_sec", [5e-324, 1e-12])
+def test_a_spread_that_is_far_too_slow_is_full(per_sec: float, placed: int) -> None:
+    assert Spread(per_sec=per_sec, start=T0, placed=placed).is_full
+
+
+def test_without_a_rate_there_is_always_room() -> None:
+    assert not Spread(per_sec=None, start=T0, placed=2**63 - 1).is_full

@@ -19,10 +19,11 @@ from tests.redrives import EVER, all_of, bury, failed, letter_bytes, redrive_all
 from tidemill.archive import move
 from tidemill.dead_letters import LetterId
 from tidemill.dead_letters.letters import MAX_DOCUMENT, dead_letter
+from tidemill.dead_letters.places import sealed
 from tidemill.dead_letters.which import Which
 from tidemill.documents import DEAD_LETTERS, opened
 from tidemill.errors import InvalidRequestError
-from tidemill.redrive import Plan, redrive
+from tidemill.redrive import Plan, redrive, spread
 from tidemill.store import Tasks, open_tasks
 from tidemill.testing import Mongod
 
@@ -211,6 +212,55 @@ def test_what_is_late_is_spread_anew(tasks: Tasks, dead: Tasks, clock: ManualClo
 
     due = sorted(one["due_at"] for one in all_of(tasks))
     assert due == [T0, T0 + timedelta(seconds=1), later, later + timedelta(seconds=1)]
+
+
+@pytest.mark.parametrize("per_sec", [0.001, 1e-12, 5e-324])
+def test_what_would_be_due_in_more_than_a_year_is_refused(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, per_sec: float
+) -> None:
+    monkeypatch.setattr(spread, "FARTHEST_SEC", 1000)
+    bury(dead, [failed(T0) for _ in range(4)], at=T0)
+    on, plan = redriver(tasks, dead, clock), Plan(which=Which(), per_sec=per_sec)
+
+    dry = redrive(on, plan, limit=10, dry_run=True, until=EVER)
+    done = redrive(on, plan, limit=10, dry_run=False, until=EVER)
+
+    back = 2 if per_sec == 0.001 else 1
+    assert dry == done
+    assert (done.redriven, done.refused) == (back, {"far_off": 4 - back})
+    assert done.examples[0].message == "at this rate its turn would be more than a year away"
+    assert dead.count_documents({"redriven_at": None, "redrive_started_at": None}) == 4 - back
+
+
+def test_a_slower_rate_may_be_chosen_on_the_way(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
+    bury(dead, [failed(T0)], at=T0)
+    on, slow = redriver(tasks, dead, clock), Plan(which=Which(), per_sec=0.001)
+    cursor = redrive(on, slow, limit=0, dry_run=True, after=cursor_of(placed=10**9), until=EVER).next
+
+    assert redrive(on, slow, limit=10, dry_run=False, after=cursor, until=EVER).refused == {"far_off": 1}
+
+
+FORGED: dict[str, dict[str, Any]] = {
+    "begun too late": {"start": datetime(9999, 12, 31, tzinfo=UTC)},
+    "begun too early": {"start": datetime(1, 1, 1, tzinfo=UTC)},
+    "negative": {"placed": -(2**62)},
+    "no number": {"placed": "1"},
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_cursor_that_no_redrive_has_named_is_refused(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, what: str
+) -> None:
+    bury(dead, [failed(T0)], at=T0)
+    plan = Plan(which=Which(), per_sec=0.001)
+
+    with pytest.raises(InvalidRequestError, match="cursor"):
+        redrive(redriver(tasks, dead, clock), plan, limit=1, dry_run=False, after=cursor_of(**FORGED[what]), until=EVER)
+
+
+def cursor_of(**state: Any) -> str:
+    return sealed({"dead_lettered_at": None, "_id": None, "up_to": T0, "start": T0, "placed": 0} | state)
 
 
 def test_what_dies_while_the_redrive_goes_on_is_not_met_again(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:

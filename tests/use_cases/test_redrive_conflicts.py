@@ -8,7 +8,7 @@ from typing import Any
 
 import bson
 import pytest
-from bson import ObjectId
+from bson import DatetimeMS, ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from tests.at_once import at_once
@@ -19,6 +19,7 @@ from tidemill.dead_letters import redriving
 from tidemill.dead_letters.which import Which
 from tidemill.redrive.values import EXAMPLES
 from tidemill.store import Tasks
+from tidemill.store.writes import Written
 
 HOUR = timedelta(hours=1)
 
@@ -185,9 +186,9 @@ def test_a_letter_that_somebody_else_has_taken_meanwhile_is_theirs(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bury(dead, [failed(T0, _id=one) for one in ("gone", "closed", "theirs", "ours")], at=T0)
-    mark: Callable[..., int] = redriving.mark
+    mark: Callable[..., Written] = redriving.mark
 
-    def later(*args: Any, **options: Any) -> int:
+    def later(*args: Any, **options: Any) -> Written:
         dead.delete_one({"_id.task": "gone"})
         dead.update_one({"_id.task": "closed"}, {"$set": {"redriven_at": T0}})
         dead.update_one({"_id.task": "theirs"}, {"$set": {"redrive_started_at": T0, "redrive_token": "t"}})
@@ -201,16 +202,31 @@ def test_a_letter_that_somebody_else_has_taken_meanwhile_is_theirs(
     assert dead.count_documents({"_id.task": "closed", "redrive_token": None}) == 1
 
 
-def test_a_letter_whose_redrive_is_under_way_is_refused_for_a_minute(
-    tasks: Tasks, dead: Tasks, clock: ManualClock
+SECOND = timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("started_at", "is_under_way"),
+    [
+        (T0 - 60 * SECOND, False),
+        (T0 - 59 * SECOND, True),
+        (T0, True),
+        (T0 + 59 * SECOND, True),
+        (T0 + 60 * SECOND, False),
+        (T0 + timedelta(days=400), False),
+        (DatetimeMS(10**15), False),
+        ("by hand", False),
+    ],
+    ids=str,
+)
+def test_a_redrive_is_under_way_for_a_minute_whatever_the_clock_said(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, started_at: object, *, is_under_way: bool
 ) -> None:
     bury(dead, [failed(T0)], at=T0)
-    dead.update_one({}, {"$set": {"redrive_started_at": T0, "redrive_due_at": T0, "redrive_token": "t"}})
+    dead.update_one({}, {"$set": {"redrive_started_at": started_at, "redrive_due_at": T0, "redrive_token": "t"}})
     before = letter_bytes(dead)
 
-    clock.move(timedelta(seconds=59))
-    assert redrive_all(redriver(tasks, dead, clock)).refused == {"under_way": 1}
-    assert letter_bytes(dead) == before
+    done = redrive_all(redriver(tasks, dead, clock), Which(name="noop"))
 
-    clock.move(timedelta(seconds=1))
-    assert redrive_all(redriver(tasks, dead, clock), Which(name="noop")).redriven == 1
+    assert (done.redriven, done.refused) == ((0, {"under_way": 1}) if is_under_way else (1, {}))
+    assert (letter_bytes(dead) == before) == is_under_way

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from bson import DatetimeMS
 
 from tests.at_once import at_once
 from tests.builders import add, document
@@ -17,9 +19,10 @@ from tidemill.archive import move
 from tidemill.dead_letters import redriving
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import UnavailableError
-from tidemill.redrive import Redriver, complete
+from tidemill.redrive import Redriver, complete, completing
 from tidemill.redrive.carrying import INSERT_WITHIN
 from tidemill.store import Tasks, open_tasks
+from tidemill.store.writes import Written
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -115,8 +118,8 @@ def test_a_task_that_died_again_is_not_brought_back_twice(
     bury(dead, [failed(T0, _id="x")], at=T0)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, "close", after=False)
-    tasks.update_many({}, {"$set": {"status": "failed", "finished_at": T0}})
-    move(tasks, dead, clock=clock, until=EVER)
+    tasks.delete_many({})
+    bury(dead, [failed(T0, _id="x", redrives=1)], at=T0)
     now = clock.move(MINUTE)
 
     assert finish(on) == 1
@@ -169,11 +172,12 @@ def test_a_letter_against_which_something_stands_is_left_as_it_was_before(
     assert tasks.count_documents({}) == 1
 
 
-@pytest.mark.parametrize("age", [WEEK, WEEK + MINUTE])
+@pytest.mark.parametrize(
+    ("age", "back"), [(WEEK, 1), (WEEK + MINUTE, 0), (-MINUTE, 1), (-WEEK, 1), (-WEEK - MINUTE, 0)], ids=str
+)
 def test_a_task_that_may_have_been_done_and_removed_is_not_brought_back(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, age: timedelta
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, age: timedelta, *, back: int
 ) -> None:
-    back = 1 if age == WEEK else 0
     bury(dead, [failed(T0)], at=T0)
     before = letter_bytes(dead)
     on = redriver(tasks, dead, clock)
@@ -182,7 +186,66 @@ def test_a_task_that_may_have_been_done_and_removed_is_not_brought_back(
 
     assert finish(on) == back
     assert tasks.count_documents({}) == back
+    assert dead.count_documents({"redrive_started_at": None}) == 1
     assert (letter_bytes(dead) == before) == (not back)
+
+
+@pytest.mark.parametrize("started_at", [T0 + 50 * WEEK, DatetimeMS(10**15), DatetimeMS(-(10**15))], ids=str)
+@pytest.mark.parametrize("step", ["insert", "close"])
+def test_a_mark_that_makes_no_sense_stays_on_no_letter(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, started_at: object, *, step: str
+) -> None:
+    back = 1 if step == "close" else 0
+    bury(dead, [failed(T0)], at=T0)
+    on = redriver(tasks, dead, clock)
+    cut_short(on, monkeypatch, step, after=False)
+    dead.update_one({}, {"$set": {"redrive_started_at": started_at}})
+
+    assert finish(on) == back
+
+    assert (tasks.count_documents({}), dead.count_documents({"redriven_at": T0})) == (back, back)
+    assert dead.count_documents({"redrive_started_at": None, "redrive_token": None}) == 1
+
+
+@pytest.mark.parametrize("ahead", [timedelta(0), timedelta(seconds=59)])
+def test_what_was_begun_by_a_clock_a_little_ahead_may_be_under_way(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
+) -> None:
+    bury(dead, [failed(T0)], at=T0)
+    on = redriver(tasks, dead, clock)
+    cut_short(on, monkeypatch, "insert", after=False)
+    before = letter_bytes(dead)
+    clock.move(-ahead)
+
+    assert (finish(on), letter_bytes(dead)) == (0, before)
+
+
+def test_what_is_cut_short_is_completed_in_time_or_left(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completing, "BATCH", 2)
+    bury(dead, [failed(T0) for _ in range(5)], at=T0)
+    on = redriver(tasks, dead, clock)
+    cut_short(on, monkeypatch, "insert", after=False)
+    clock.move(MINUTE)
+    ticks = itertools.count()
+
+    assert complete(on, until=2, monotonic=lambda: next(ticks), forgotten_after=WEEK) == 4
+    assert complete(on, until=0, monotonic=lambda: 0, forgotten_after=WEEK) == 0
+    assert finish(on) == 1
+
+
+def test_large_letters_are_completed_few_at_a_time(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(dead, [failed(T0, payload={"x": "x" * 600}) for _ in range(5)], at=T0)
+    on = redriver(tasks, dead, clock)
+    cut_short(on, monkeypatch, "insert", after=False)
+    monkeypatch.setattr("tidemill.dead_letters.portions.MAX_BYTES", 2000)
+    clock.move(MINUTE)
+
+    assert complete(on, until=1, monotonic=iter((0, 1)).__next__, forgotten_after=WEEK) == 1
+    assert finish(on) == 4
 
 
 def test_nothing_is_inserted_long_after_its_mark(
@@ -191,7 +254,7 @@ def test_nothing_is_inserted_long_after_its_mark(
     bury(dead, [failed(T0)], at=T0)
     mark = redriving.mark
 
-    def slow(*args: Any, **options: Any) -> int:
+    def slow(*args: Any, **options: Any) -> Written:
         marked = mark(*args, **options)
         clock.move(INSERT_WITHIN)
         return marked
@@ -245,15 +308,3 @@ def test_two_runs_at_once_complete_each_redrive_once(
 
     assert sum(at_once([on, on], finish)) == 200
     assert tasks.count_documents({"redrives": 1}) == 200
-
-
-def test_what_the_database_refuses_to_change_stops_no_run(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bury(dead, [failed(T0)], at=T0)
-    on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, "insert", after=False)
-    clock.move(MINUTE)
-    dead.database.command("collMod", DEAD_LETTERS, validator={"redriven_at": {"$exists": True}})
-
-    assert finish(on) == 0

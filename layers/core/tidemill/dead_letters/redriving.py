@@ -5,7 +5,7 @@ Who set the marks knows their token, and every write that rests on them names it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -18,17 +18,20 @@ from pymongo.errors import BulkWriteError
 
 from tidemill import indexes
 from tidemill.dead_letters.letters import redrives_of
-from tidemill.dead_letters.values import MARKS
+from tidemill.dead_letters.portions import portions
+from tidemill.dead_letters.values import MARKS, REDRIVE_MARKS
 from tidemill.dead_letters.which import BY_ID
 from tidemill.documents import DEAD_LETTERS, decode, opened
 from tidemill.model import TaskId
 from tidemill.store import Tasks, translated
-from tidemill.store.writes import write_each
+from tidemill.store.writes import Written, refused_in, write_each
 
-_MARKS: Final = ("redrive_started_at", "redrive_due_at", "redrive_token", "redrive_drops_expiry")
-_UNMARKED: Final = dict.fromkeys(_MARKS, "")
+_UNMARKED: Final = dict.fromkeys(REDRIVE_MARKS, "")
 
-SHOWN: Final[dict[str, Any]] = {"dead_lettered_at": 1, **dict.fromkeys(_MARKS, 1), "size": {"$bsonSize": "$$ROOT"}}
+SHOWN: Final[dict[str, Any]] = {
+    **dict.fromkeys(("dead_lettered_at", "created_at", *REDRIVE_MARKS), 1),
+    "size": {"$bsonSize": "$$ROOT"},
+}
 """The projection of a letter that `bodies` leads from to the rest."""
 
 ANEW: Final = (
@@ -55,19 +58,24 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alive:
-    """A task that is there."""
+    """A task that is there; *life* is as `life_of` tells it."""
 
     id: TaskId
+    life: bytes
     redrives: int
     status: str
 
 
-def cut_short(dead: Tasks, *, before: datetime, limit: int) -> list[RawBSONDocument]:
-    """Return letters that set out on their way back at *before* or earlier, the first one first."""
-    where = {"redrive_started_at": {"$type": "date", "$lte": before}, "redriven_at": None}
+def cut_short(dead: Tasks, *, before: datetime, after: datetime, limit: int) -> Iterator[list[RawBSONDocument]]:
+    """Yield letters, up to *limit* at a time, the first one first, that did not set out between these times.
+
+    One that says *after* or later bears the time of a clock that has been set back since.
+    """
+    times = ({"$lte": before}, {"$gte": after})
+    where = {"$or": [{"redrive_started_at": {"$type": "date"} | time} for time in times], "redriven_at": None}
     with translated(DEAD_LETTERS):
         found = dead.find(where, SHOWN, hint=indexes.REDRIVES).sort("redrive_started_at")
-        return list(found.limit(limit).batch_size(limit + 1))
+        yield from portions(found.batch_size(limit), most=limit)
 
 
 def bodies(dead: Tasks, ids: Sequence[Any], *, without: Iterable[str] = ()) -> dict[bytes, RawBSONDocument]:
@@ -80,14 +88,13 @@ def bodies(dead: Tasks, ids: Sequence[Any], *, without: Iterable[str] = ()) -> d
 
 def alive(tasks: Tasks, ids: Sequence[TaskId]) -> dict[bytes, Alive]:
     """Return which of these tasks are there, by their ids. None of *ids* may be a regular expression."""
-    shown = {"redrives": 1, "status": 1}
+    shown = {"redrives": 1, "status": 1, "created_at": 1}
     with translated():
-        found = [
-            decode(raw) for raw in tasks.find({"_id": {"$in": list(ids)}}, shown, hint=BY_ID, batch_size=len(ids) + 1)
-        ]
+        found = list(tasks.find({"_id": {"$in": list(ids)}}, shown, hint=BY_ID, batch_size=len(ids) + 1))
+    there = [(decode(raw), life_of(raw)) for raw in found]
     return {
-        key_of(one["_id"]): Alive(id=one["_id"], redrives=redrives_of(one), status=str(one.get("status")))
-        for one in found
+        key_of(one["_id"]): Alive(id=one["_id"], life=life, redrives=redrives_of(one), status=str(one.get("status")))
+        for one, life in there
     }
 
 
@@ -101,8 +108,8 @@ def holders(tasks: Tasks, keys: Sequence[str]) -> dict[str, TaskId]:
         return {one["idempotency_key"]: one["_id"] for one in map(decode, found)}
 
 
-def died_since(dead: Tasks, letters: Sequence[tuple[TaskId, int]]) -> set[bytes]:
-    """Return the ids of those tasks that have died once more, after so many redrives."""
+def died_since(dead: Tasks, letters: Sequence[tuple[TaskId, int]]) -> set[tuple[bytes, bytes]]:
+    """Return the ids and lives of those tasks that have died once more, after so many redrives."""
     if not letters:
         return set()
     later = [
@@ -110,12 +117,12 @@ def died_since(dead: Tasks, letters: Sequence[tuple[TaskId, int]]) -> set[bytes]
         for task, redrives in letters
     ]
     with translated(DEAD_LETTERS):
-        found = dead.find({"$or": later}, {"_id": 1}, hint=BY_ID)
-        return {key_of(opened(opened(raw)["_id"])["task"]) for raw in found}
+        found = dead.find({"$or": later}, {"created_at": 1}, hint=BY_ID)
+        return {(key_of(opened(opened(raw)["_id"])["task"]), life_of(raw)) for raw in found}
 
 
-def mark(dead: Tasks, marks: Sequence[Mark], *, token: str, now: datetime) -> int:
-    """Set out with letters that are open and bear the token they were read with; return how many they are."""
+def mark(dead: Tasks, marks: Sequence[Mark], *, token: str, now: datetime) -> Written:
+    """Set out with letters that are open and bear the token they were read with."""
     return _write(
         dead,
         [(one.id, one.former) for one in marks],
@@ -148,21 +155,24 @@ def insert(tasks: Tasks, documents: Sequence[RawBSONDocument]) -> dict[int, int]
         try:
             tasks.insert_many(documents, ordered=False)
         except BulkWriteError as error:
-            wrong = error.details["writeErrors"]
-            if not wrong:
-                raise
+            wrong = refused_in(error)
     return {one["index"]: one["code"] for one in wrong}
 
 
 def close(dead: Tasks, letters: Sequence[tuple[Any, object]], *, now: datetime) -> int:
     """Note that the tasks of marked letters are back, each given with its token; return of how many."""
     update = {"$set": {"redriven_at": now}, "$unset": _UNMARKED}
-    return _write(dead, letters, [update] * len(letters))
+    return _write(dead, letters, [update] * len(letters)).changed
 
 
 def take_back(dead: Tasks, letters: Sequence[tuple[Any, object]]) -> int:
     """Leave marked letters, each given with its token, as they were before; return how many."""
-    return _write(dead, letters, [{"$unset": _UNMARKED}] * len(letters))
+    return _write(dead, letters, [{"$unset": _UNMARKED}] * len(letters)).changed
+
+
+def life_of(raw: RawBSONDocument) -> bytes:
+    """Return what tells a life of a task from others under the same id: when it was enqueued, which a redrive keeps."""
+    return key_of(opened(raw).get("created_at"))
 
 
 def key_of(value: Any) -> bytes:  # noqa: ANN401 - an id of any type
@@ -170,7 +180,7 @@ def key_of(value: Any) -> bytes:  # noqa: ANN401 - an id of any type
     return bson.encode({"": value})
 
 
-def _write(dead: Tasks, letters: Sequence[tuple[Any, object]], updates: Sequence[Mapping[str, Any]]) -> int:
+def _write(dead: Tasks, letters: Sequence[tuple[Any, object]], updates: Sequence[Mapping[str, Any]]) -> Written:
     return write_each(
         dead,
         [
@@ -179,4 +189,4 @@ def _write(dead: Tasks, letters: Sequence[tuple[Any, object]], updates: Sequence
             )
             for (letter_id, token), update in zip(letters, updates, strict=True)
         ],
-    ).changed
+    )

@@ -12,6 +12,7 @@ from tidemill.requests import Moment
 MAX_LETTERS: Final = 1_000
 """So many are redriven, purged or exported by one call; its answer says where the next goes on."""
 
+MIN_PER_SEC: Final = 0.001
 MAX_PER_SEC: Final = 1_000_000.0
 _FILTERS: Final = ("fingerprint", "name", "queue", "since", "until")
 
@@ -90,7 +91,7 @@ class DeadLetterRedrive(Chosen):
     """Run tasks again from the beginning; with ``per_sec`` so many become due a second."""
 
     op: Literal["dlq.redrive"]
-    per_sec: float | None = Field(default=None, gt=0, le=MAX_PER_SEC)
+    per_sec: float | None = Field(default=None, ge=MIN_PER_SEC, le=MAX_PER_SEC)
     drop_expiry: bool = False
 
 

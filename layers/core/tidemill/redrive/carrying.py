@@ -11,12 +11,15 @@ from typing import Final
 from tidemill.dead_letters import redriving
 from tidemill.redrive.around import Around
 from tidemill.redrive.judging import Ready
+from tidemill.redrive.seen import Seen
 from tidemill.redrive.values import Redriver, Refused, under_way
 from tidemill.store import within
 from tidemill.store.intake import DUPLICATE_KEY
 
 INSERT_WITHIN: Final = timedelta(seconds=30)
 """Nothing is inserted later after its mark: well before somebody else may take the redrive for cut short."""
+
+_RIGID: Final = "MongoDB refuses to change its letter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,24 +40,45 @@ def carry(on: Redriver, ready: Sequence[Ready]) -> Carried:
         return Carried(redriven=0, refused=())
     token = uuid.uuid4().hex
     marked_at = on.clock.now()
-    is_all = redriving.mark(on.dead, [one.mark() for one in ready], token=token, now=marked_at) == len(ready)
-    ours, late = (list(ready), []) if is_all else _told_apart(on, ready, token)
+    marked = redriving.mark(on.dead, [one.mark() for one in ready], token=token, now=marked_at)
+    ours, late = list(ready), list[Refused]()
+    if marked.changed < len(ready):
+        ours, late = _told_apart(on, ready, token, is_any_refused=marked.refused > 0)
     left = INSERT_WITHIN - (on.clock.now() - marked_at)
     if left <= timedelta(0):
         return Carried(redriven=0, refused=(*late, *(under_way(one.letter.id) for one in ours)))
     wrong = _insert(on, ours, left)
     redriving.take_back(on.dead, [(ours[index].letter.raw_id, token) for index in wrong])
     back = [one for index, one in enumerate(ours) if index not in wrong]
-    redriving.close(on.dead, [(one.letter.raw_id, token) for one in back], now=on.clock.now())
-    return Carried(redriven=len(back), refused=(*late, *wrong.values()))
+    closed = close(on, [(one.letter, token) for one in back])
+    return Carried(redriven=closed.redriven, refused=(*late, *wrong.values(), *closed.refused))
 
 
-def _told_apart(on: Redriver, ready: Sequence[Ready], token: str) -> tuple[list[Ready], list[Refused]]:
-    """Return which letters bear our *token*, and that the other open ones are in somebody else's hands."""
+def close(on: Redriver, letters: Sequence[tuple[Seen, object]]) -> Carried:
+    """Close letters whose tasks are back, each given with its token; those stay open that cannot be changed."""
+    changed = redriving.close(on.dead, [(one.raw_id, token) for one, token in letters], now=on.clock.now())
+    if changed == len(letters):
+        return Carried(redriven=changed, refused=())
+    tokens = redriving.standing(on.dead, [one.raw_id for one, _ in letters])
+    rest = [one for one, token in letters if one.key in tokens and tokens[one.key] == token]
+    return Carried(redriven=changed, refused=tuple(_unwritable(one, f"its task is back, but {_RIGID}") for one in rest))
+
+
+def _told_apart(
+    on: Redriver, ready: Sequence[Ready], token: str, *, is_any_refused: bool
+) -> tuple[list[Ready], list[Refused]]:
+    """Return which letters bear our *token*, and what keeps the other open ones from bearing it."""
     tokens = redriving.standing(on.dead, [one.letter.raw_id for one in ready])
     ours = [one for one in ready if tokens.get(one.letter.key) == token]
-    theirs = [one for one in ready if one.letter.key in tokens and tokens[one.letter.key] != token]
-    return ours, [under_way(one.letter.id) for one in theirs]
+    others = [one.letter for one in ready if one.letter.key in tokens and tokens[one.letter.key] != token]
+    return ours, [
+        _unwritable(one, _RIGID) if is_any_refused and tokens[one.key] == one.token else under_way(one.id)
+        for one in others
+    ]
+
+
+def _unwritable(letter: Seen, message: str) -> Refused:
+    return Refused(id=letter.id, code="unwritable", message=message)
 
 
 def _insert(on: Redriver, ours: Sequence[Ready], left: timedelta) -> Mapping[int, Refused]:
@@ -81,9 +105,7 @@ def _conflicts(on: Redriver, taken: Mapping[int, Ready]) -> dict[int, Refused]:
     around = Around(registered=None)
     around.look(on, [one.letter for one in taken.values()], [one.document for one in taken.values()])
     return {
-        index: one.refused(
-            "conflict", around.conflict(one.task, key=one.letter.task_key) or "others took its id or key"
-        )
+        index: one.refused("conflict", around.conflict(one.task, of=one.letter) or "others took its id or key")
         for index, one in taken.items()
-        if not around.is_there(one.task, key=one.letter.task_key)
+        if not around.is_there(one.task, of=one.letter)
     }

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from bson.raw_bson import RawBSONDocument
 
 from tidemill.dead_letters import redriving
 from tidemill.redrive.around import Around
-from tidemill.redrive.carrying import carry
+from tidemill.redrive.carrying import carry, close
 from tidemill.redrive.judging import Verdict, judge
 from tidemill.redrive.run import BATCH
 from tidemill.redrive.seen import UNDER_WAY, Seen, portion, seen
@@ -25,26 +25,30 @@ def complete(
 
     Where the task, or a later death of it, is there, only the letter is closed. Where something stands against the
     task, or the redrive was begun *forgotten_after* ago, so that the task may have been done and removed since, the
-    letter is left as it was before. Goes on until *until* (monotonic); safe to stop anywhere, and to repeat.
+    letter is left as it was before. One that MongoDB refuses to change keeps no other back. Goes on until *until*
+    (monotonic); safe to stop anywhere, and to repeat.
 
     Raises:
         UnavailableError: The rest is left to the next run.
     """
     back = 0
-    tried: set[bytes] = set()
-    while monotonic() < until:
-        letters = _cut_short(on)
-        if tried.issuperset(one.key for one in letters):
-            break
-        tried.update(one.key for one in letters)
+    portions = _cut_short(on)
+    while monotonic() < until and (letters := next(portions, None)):
         back += _complete(on, letters, forgotten_after=forgotten_after)
     return back
 
 
-def _cut_short(on: Redriver) -> Sequence[Seen]:
-    before = on.clock.now() - UNDER_WAY
-    letters = [seen(raw) for raw in redriving.cut_short(on.dead, before=before, limit=BATCH)]
-    return portion([one for one in letters if one.drops_expiry == letters[0].drops_expiry])
+def _cut_short(on: Redriver) -> Iterator[Sequence[Seen]]:
+    """Yield letters that may be held at once, and were begun by plans of one kind."""
+    now = on.clock.now()
+    for page in redriving.cut_short(on.dead, before=now - UNDER_WAY, after=now + UNDER_WAY, limit=BATCH):
+        letters = [seen(raw) for raw in page]
+        for drops_expiry in (False, True):
+            rest: Sequence[Seen] = [one for one in letters if one.drops_expiry == drops_expiry]
+            while rest:
+                held = portion(rest)
+                yield held
+                rest = rest[len(held) :]
 
 
 def _complete(on: Redriver, letters: Sequence[Seen], *, forgotten_after: timedelta) -> int:
@@ -56,17 +60,18 @@ def _complete(on: Redriver, letters: Sequence[Seen], *, forgotten_after: timedel
 
     without = ("expires_at",) if letters[0].drops_expiry else ()
     found = sort(on, letters, around, without=without, decide=decide)
-    fresh = [one for one in found.ready if not _is_older(one.letter, now - forgotten_after)]
+    fresh = [one for one in found.ready if _is_within(forgotten_after, one.letter, now)]
     unfit = [one for one, _ in found.refused]
-    unfit += [one.letter for one in found.ready if _is_older(one.letter, now - forgotten_after)]
-    redriving.close(on.dead, [(one.raw_id, one.token) for one in found.back], now=now)
+    unfit += [one.letter for one in found.ready if not _is_within(forgotten_after, one.letter, now)]
+    closed = close(on, [(one, one.token) for one in found.back])
     redriving.take_back(on.dead, [(one.raw_id, one.token) for one in unfit])
-    return len(found.back) + carry(on, fresh).redriven
+    return closed.redriven + carry(on, fresh).redriven
 
 
 def _due_at(letter: Seen, now: datetime) -> datetime | None:
     return letter.due_at if letter.due_at is not None and letter.due_at > now else None
 
 
-def _is_older(letter: Seen, than: datetime) -> bool:
-    return letter.started_at is not None and letter.started_at < than
+def _is_within(span: timedelta, letter: Seen, now: datetime) -> bool:
+    """Tell whether a redrive was begun no longer ago than this, by a clock that may have been ahead by as much."""
+    return letter.started_at is not None and abs(now - letter.started_at) <= span

@@ -79,7 +79,7 @@ def _refusal(letter: Seen, task: Task, around: Around) -> Refused | None:
         return Refused(id=letter.id, code="unregistered", message=f"no function is registered as {name!r}", name=name)
     if task.expires_at is not None and task.expires_at <= task.due_at:
         return _refused(letter, "expired", "its expires_at is not after its start")
-    conflict = around.conflict(task, key=letter.task_key)
+    conflict = around.conflict(task, of=letter)
     return None if conflict is None else _refused(letter, "conflict", conflict)
 
 

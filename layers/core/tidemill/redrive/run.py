@@ -13,7 +13,7 @@ from bson.raw_bson import RawBSONDocument
 from tidemill.dead_letters import pages, redriving
 from tidemill.dead_letters.places import Place, no_cursor, place_in, place_of, sealed, unsealed
 from tidemill.redrive.around import Around
-from tidemill.redrive.carrying import carry
+from tidemill.redrive.carrying import carry, close
 from tidemill.redrive.judging import Ready, Verdict, judge
 from tidemill.redrive.seen import Seen, portion, seen
 from tidemill.redrive.sorting import sort
@@ -44,7 +44,8 @@ def redrive(
         InvalidRequestError: *after* is not a cursor.
         UnavailableError: MongoDB did not confirm; what was begun will be completed.
     """
-    state = _State.first(on.clock.now(), plan) if after is None else _State.of(after, plan)
+    now = on.clock.now()
+    state = _State.first(now, plan) if after is None else _State.of(after, plan, now=now)
     return _Run(on, plan, state, dry_run=dry_run).on_until(limit=limit, until=until, monotonic=monotonic)
 
 
@@ -61,12 +62,14 @@ class _State:
         return cls(after=None, up_to=now, spread=Spread(per_sec=plan.per_sec, start=now))
 
     @classmethod
-    def of(cls, cursor: str, plan: Plan) -> _State:
+    def of(cls, cursor: str, plan: Plan, *, now: datetime) -> _State:
         state = unsealed(cursor)
         up_to, start, placed = (state.get(name) for name in ("up_to", "start", "placed"))
         if not (isinstance(up_to, datetime) and isinstance(start, datetime) and isinstance(placed, int)):
             raise no_cursor()
         spread = Spread(per_sec=plan.per_sec, start=start, placed=placed)
+        if not spread.is_sane(now=now):
+            raise no_cursor()
         return cls(after=place_in(state), up_to=up_to, spread=spread)
 
     def cursor(self) -> str | None:
@@ -121,16 +124,21 @@ class _Run:
             decide=lambda letter, body: self._decide(letter, body, now),
         )
         tally.refuse(one for _, one in found.refused)
-        tally.redriven += len(found.back) + (len(found.ready) if self._is_dry else 0)
-        if not self._is_dry:
-            redriving.close(on.dead, [(one.raw_id, one.token) for one in found.back], now=now)
-            carried = carry(on, found.ready)
-            tally.redriven += carried.redriven
-            tally.refuse(carried.refused)
+        if self._is_dry:
+            tally.redriven += len(found.back) + len(found.ready)
+            return
+        closed = close(on, [(one, one.token) for one in found.back])
+        carried = carry(on, found.ready)
+        tally.redriven += closed.redriven + carried.redriven
+        tally.refuse([*closed.refused, *carried.refused])
 
     def _decide(self, letter: Seen, body: RawBSONDocument, now: datetime) -> Verdict:
         spread, drops_expiry = self._state.spread, self._plan.drop_expiry
-        verdict = judge(letter, body, self._around, due_at=spread.due_at(now=now), drops_expiry=drops_expiry, now=now)
-        if isinstance(verdict, Ready):
-            self._state = replace(self._state, spread=spread.further(now=now))
+        due_at = None if spread.is_full else spread.due_at(now=now)
+        verdict = judge(letter, body, self._around, due_at=due_at, drops_expiry=drops_expiry, now=now)
+        if not isinstance(verdict, Ready):
+            return verdict
+        if spread.is_full:
+            return verdict.refused("far_off", "at this rate its turn would be more than a year away")
+        self._state = replace(self._state, spread=spread.further(now=now))
         return verdict

@@ -13,13 +13,13 @@ from bson.raw_bson import RawBSONDocument
 from bson.regex import Regex
 
 from tidemill.dead_letters import portions
-from tidemill.dead_letters.redriving import key_of
+from tidemill.dead_letters.redriving import key_of, life_of
 from tidemill.dead_letters.values import LetterId, id_of
 from tidemill.documents import decode, opened
 from tidemill.model import TaskId
 
 UNDER_WAY: Final = timedelta(seconds=60)
-"""Nobody is at a redrive any more that was begun longer ago: it was cut short."""
+"""Nobody is at a redrive any more that was begun longer ago, or that is to begin later: it was cut short."""
 
 _MOST_REDRIVES: Final = 2**31 - 2
 
@@ -31,7 +31,9 @@ class Seen:
     Attributes:
         raw_id: Its id with the bytes that it has.
         task: The id of its task with the bytes that it has.
-        started_at: Where a redrive of it was begun: when, and by which *token*.
+        life: Which life of its task ended there; no other is this one come back.
+        is_begun: Whether a redrive of it was begun.
+        started_at: When that was, as far as it says so, and by which *token*.
         due_at: When the task is to be due then.
         drops_expiry: Whether it was to have no ``expires_at`` then.
         size: Bytes of the whole letter.
@@ -41,6 +43,8 @@ class Seen:
     raw_id: Any
     id: LetterId
     task: TaskId
+    life: bytes
+    is_begun: bool
     started_at: datetime | None
     token: object
     due_at: datetime | None
@@ -57,14 +61,9 @@ class Seen:
         """What its task is looked up by."""
         return key_of(self.task)
 
-    @property
-    def was_cut_short(self) -> bool:
-        """Tell whether a redrive of it was begun, which is under way no more."""
-        return self.started_at is not None
-
     def is_under_way(self, *, now: datetime) -> bool:
         """Tell whether somebody may be about to redrive it."""
-        return self.started_at is not None and now - self.started_at < UNDER_WAY
+        return self.started_at is not None and abs(now - self.started_at) < UNDER_WAY
 
     def can_go_back(self) -> bool:
         """Tell whether a task can have this id, to the byte, and come back once more."""
@@ -83,6 +82,8 @@ def seen(raw: RawBSONDocument) -> Seen:
         raw_id=raw_id,
         id=letter_id,
         task=opened(raw_id)["task"] if is_ours else raw_id,
+        life=life_of(raw),
+        is_begun=letter.get("redrive_started_at") is not None,
         started_at=_date(letter.get("redrive_started_at")),
         token=letter.get("redrive_token"),
         due_at=_date(letter.get("redrive_due_at")),

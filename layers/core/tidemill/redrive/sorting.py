@@ -43,7 +43,7 @@ def sort(on: Redriver, letters: Sequence[Seen], around: Around, *, without: Iter
     for letter in there:
         match decide(letter, bodies[letter.key]):
             case Ready() as one:
-                around.expect(one.task, key=letter.task_key)
+                around.expect(one.task, of=letter)
                 found.ready.append(one)
             case Back():
                 found.back.append(letter)

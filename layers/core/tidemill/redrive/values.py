@@ -13,7 +13,7 @@ from tidemill.store import Tasks
 
 EXAMPLES: Final = 20
 
-Code: TypeAlias = Literal["unregistered", "malformed", "expired", "under_way", "conflict"]
+Code: TypeAlias = Literal["unregistered", "malformed", "expired", "under_way", "conflict", "far_off", "unwritable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,140 @@
+"""Letters that the database refuses to change: each is told, and none keeps another back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.conftest import T0, ManualClock
+from tests.redrives import all_of, bury, failed, letter_bytes, redrive_all, redriver
+from tests.use_cases.test_redrives_cut_short import cut_short, finish
+from tidemill.dead_letters import redriving
+from tidemill.documents import DEAD_LETTERS
+from tidemill.redrive import completing, run
+from tidemill.store import Tasks
+from tidemill.store.writes import Written
+
+MINUTE = timedelta(minutes=1)
+RIGID = {"queue": {"$ne": "rigid"}}
+NEVER_CLOSED = {"$or": [RIGID, {"redriven_at": {"$exists": False}}]}
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of two letters."""
+    monkeypatch.setattr(run, "BATCH", 2)
+    monkeypatch.setattr(completing, "BATCH", 2)
+
+
+def let_only(dead: Tasks, rule: dict[str, Any]) -> None:
+    dead.database.command("collMod", DEAD_LETTERS, validator=rule, validationLevel="strict")
+
+
+def bury_both(dead: Tasks, *, rigid: int, others: int) -> None:
+    """Dead letters of which those that are not to be changed are the oldest."""
+    bury(dead, [failed(T0, queue="rigid") for _ in range(rigid)], at=T0)
+    bury(dead, [failed(T0) for _ in range(others)], at=T0)
+
+
+@pytest.mark.parametrize("step", ["insert", "close"])
+def test_what_was_cut_short_is_completed_behind_those_that_cannot_be(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(run, "BATCH", 100)
+    bury_both(dead, rigid=5, others=3)
+    on = redriver(tasks, dead, clock)
+    cut_short(on, monkeypatch, step, after=False)
+    let_only(dead, RIGID)
+    clock.move(MINUTE)
+
+    assert finish(on) == 3
+    assert finish(on) == 0
+
+    assert dead.count_documents({"queue": "rigid", "redriven_at": None}) == 5
+    assert dead.count_documents({"queue": "default", "redriven_at": clock.now(), "redrive_token": None}) == 3
+    assert tasks.count_documents({"queue": "default"}) == 3
+
+
+def test_letters_that_cannot_be_changed_are_refused_and_stay(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
+    bury_both(dead, rigid=3, others=2)
+    before = letter_bytes(dead)
+    let_only(dead, RIGID)
+
+    done = redrive_all(redriver(tasks, dead, clock))
+
+    assert (done.looked_at, done.redriven, done.refused) == (5, 2, {"unwritable": 3})
+    assert {one.message for one in done.examples} == {"MongoDB refuses to change its letter"}
+    assert {one["queue"] for one in all_of(tasks)} == {"default"}
+    assert len(before.items() & letter_bytes(dead).items()) == 3
+
+
+def test_letters_that_cannot_be_closed_are_refused_time_and_again_and_their_tasks_come_back_once(
+    tasks: Tasks, dead: Tasks, clock: ManualClock
+) -> None:
+    bury_both(dead, rigid=3, others=2)
+    let_only(dead, NEVER_CLOSED)
+    on = redriver(tasks, dead, clock)
+
+    first = redrive_all(on)
+    clock.move(MINUTE)
+    second = redrive_all(on)
+
+    assert (first.redriven, first.refused) == (2, {"unwritable": 3})
+    assert (second.redriven, second.refused) == (0, {"unwritable": 3})
+    assert {one.message for one in second.examples} == {"its task is back, but MongoDB refuses to change its letter"}
+    assert finish(on) == 0
+    assert tasks.count_documents({"redrives": 1}) == 5
+
+
+def test_what_somebody_else_has_taken_is_told_apart_from_what_is_refused(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury_both(dead, rigid=1, others=1)
+    let_only(dead, RIGID)
+    mark = redriving.mark
+
+    def later(*args: Any, **options: Any) -> Written:
+        dead.update_one({"queue": "default"}, {"$set": {"redrive_started_at": T0, "redrive_token": "theirs"}})
+        return mark(*args, **options)
+
+    monkeypatch.setattr(redriving, "mark", later)
+
+    assert redrive_all(redriver(tasks, dead, clock)).refused == {"unwritable": 1, "under_way": 1}
+
+
+def test_what_somebody_else_had_in_hand_meanwhile_is_not_taken_for_refused(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(dead, [failed(T0)], at=T0)
+    mark = redriving.mark
+
+    def meanwhile(*args: Any, **options: Any) -> Written:
+        dead.update_one({}, {"$set": {"redrive_token": "theirs"}})
+        marked = mark(*args, **options)
+        dead.update_one({}, {"$unset": {"redrive_token": ""}})
+        return marked
+
+    monkeypatch.setattr(redriving, "mark", meanwhile)
+
+    assert redrive_all(redriver(tasks, dead, clock)).refused == {"under_way": 1}
+
+
+@pytest.mark.parametrize("theirs", [{"redriven_at": T0}, {"redrive_token": "theirs"}], ids=repr)
+def test_what_somebody_else_completes_is_neither_redriven_nor_refused(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, theirs: dict[str, Any]
+) -> None:
+    bury(dead, [failed(T0)], at=T0)
+    on, close = redriver(tasks, dead, clock), redriving.close
+    cut_short(on, monkeypatch, "close", after=False)
+    clock.move(MINUTE)
+
+    def slower(*args: Any, **options: Any) -> int:
+        dead.update_one({}, {"$set": theirs})
+        return close(*args, **options)
+
+    monkeypatch.setattr(redriving, "close", slower)
+    done = redrive_all(on)
+
+    assert (done.looked_at, done.redriven, done.refused) == (1, 0, {})
