@@ -10,7 +10,7 @@ from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from tidemill import bootstrap
-from tidemill.archive import archive
+from tidemill.archive import ArchiveError, Report, archive
 from tidemill.requests import SweepRequest, parsed
 
 MARGIN = timedelta(seconds=40)
@@ -23,11 +23,20 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, An
 
     Raises:
         InvalidRequestError: The event asks for something else.
-        UnavailableError: MongoDB failed; the next tick goes on.
+        TidemillError: MongoDB failed, or refused something; the next tick goes on.
     """
     logger.structure_logs(request_id=bootstrap.owner(context))
     parsed(SweepRequest, event)
-    report = asdict(archive(bootstrap.archives(), until=bootstrap.until(context, margin=MARGIN)))
-    tell = logger.info if report["export_trouble"] is None else logger.warning
-    tell("archived", extra=report)
-    return report
+    try:
+        report = archive(bootstrap.archives(), until=bootstrap.until(context, margin=MARGIN))
+    except ArchiveError as error:
+        _log(error.report, reason=str(error))
+        raise error.troubles[0] from None
+    return _log(report)
+
+
+def _log(report: Report, **reason: str) -> dict[str, Any]:
+    counts = asdict(report)
+    tell = logger.warning if reason or report.export_trouble is not None else logger.info
+    tell("archived", extra=counts | reason)
+    return counts

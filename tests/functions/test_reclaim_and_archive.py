@@ -14,7 +14,7 @@ from tests.functions.calls import app, request, sample
 from tests.functions.conftest import Deployed
 from tests.functions.test_enqueue_direct import SCHEDULED
 from tests.functions.test_enqueue_events import ALB, V2
-from tidemill import InvalidRequestError
+from tidemill import InvalidRequestError, UnavailableError
 from tidemill.archive import Report
 from tidemill.reclaim import GAUGES, NAMES
 from tidemill.testing import FakeContext
@@ -172,6 +172,19 @@ def test_the_report_is_one_line(deployed: Deployed, function: str, message: str)
     [line] = deployed.log()
     assert (line["message"], line["level"]) == (message, "INFO")
     assert {name: line.get(name) for name in report} == report
+
+
+def test_an_archive_that_fails_tells_what_it_did_all_the_same(deployed: Deployed, db: Database[Any]) -> None:
+    db.tasks.insert_one(document(LONG_AGO, status="failed", finished_at=LONG_AGO))
+    data = {"failCommands": ["aggregate", "count"], "appName": "tidemill-archive", "errorCode": INTERRUPTED}
+    db.client.admin.command("configureFailPoint", "failCommand", mode={"times": 2}, data=data)
+
+    with pytest.raises(UnavailableError):
+        deployed.invoke("archive")
+
+    [line] = deployed.log()
+    assert (line["message"], line["level"], line["moved"]) == ("archived", "WARNING", 1)
+    assert "MongoDB could not do it now" in line["reason"]
 
 
 def test_the_line_of_a_death_names_the_dead(deployed: Deployed) -> None:

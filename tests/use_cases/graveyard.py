@@ -54,7 +54,6 @@ class Graveyard:
             tasks=self.tasks,
             dead=self.dead,
             clock=self.clock,
-            registered=lambda: self.registered,
             forgotten_after=timedelta(days=7),
             put=self.put,
         )

@@ -282,11 +282,15 @@ def test_a_task_stays_whose_letter_is_neither_stored_nor_found(
     assert run(tasks, dead, clock) == Moved(moved=1)
 
 
-@pytest.mark.parametrize("redrives", [2**63 - 1, 2**31, 1.0, -1, True, "many", None], ids=str)
-def test_letters_with_odd_numbers_keep_no_other_back(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime, redrives: Any
+@pytest.mark.parametrize(
+    "odd",
+    [*({"redrives": odd} for odd in (2**63 - 1, 2**31, 1.0, -1, True, "many", None)), {"try": 1}, {}],
+    ids=str,
+)
+def test_letters_with_odd_ids_keep_no_other_back(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime, odd: dict[str, Any]
 ) -> None:
-    add(dead, [failed(now - MINUTE) | {"_id": {"task": "a", "redrives": n}} for n in (redrives, 0)])
+    add(dead, [failed(now - MINUTE) | {"_id": {"task": "a"} | rest} for rest in (odd, {"redrives": 0})])
     add(tasks, [failed(now, _id="a"), failed(now, _id="other")])
 
     assert run(tasks, dead, clock) == Moved(moved=2)

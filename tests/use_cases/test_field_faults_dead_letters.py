@@ -21,10 +21,9 @@ from tests.crash_points import calls, crash
 from tests.faults import failing
 from tests.use_cases.graveyard import BUCKET, Graveyard, opened
 from tests.use_cases.test_archive import failed
-from tidemill.archive import Moved, move, moving
+from tidemill.archive import ArchiveError, Moved, move, moving
 from tidemill.dead_letters import CHANGING
 from tidemill.documents import DEAD_LETTERS
-from tidemill.errors import UnavailableError
 from tidemill.export import ExportError, content, restore
 from tidemill.store import Tasks
 
@@ -84,7 +83,7 @@ def test_what_is_in_the_bucket_stays_one_object_though_the_database_was_away_beh
     name, collection = command.split()
     over_mine = replace(graveyard, db=mine.database)
     fault = {"errorCode": INTERRUPTED, "namespace": f"{mine.database.name}.{collection}"}
-    with failing(mine, name, times=99, **fault), pytest.raises(UnavailableError):
+    with failing(mine, name, times=99, **fault), pytest.raises(ArchiveError):
         over_mine.archive()
     before = graveyard.objects()
 

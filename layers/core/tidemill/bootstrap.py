@@ -235,7 +235,6 @@ def archives() -> Archives:
         tasks=open_tasks(db),
         dead=open_tasks(db, DEAD_LETTERS),
         clock=ServerClock(db),
-        registered=lambda: control.registered_names(db),
         forgotten_after=chosen().retention.tasks,
         put=put(),
         expire_unexported=chosen().expire_unexported,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from tidemill.archive.moving import move
 from tidemill.clock import Clock
-from tidemill.dead_letters import keeping
+from tidemill.dead_letters import exporting, keeping
 from tidemill.errors import TidemillError, UnavailableError
 from tidemill.export import Put, export
-from tidemill.redrive import Redriver, complete
+from tidemill.redrive import Ground, complete
 from tidemill.store import Tasks, translated, within
+from tidemill.store.gauges import MANY
 
 _PATIENCE_SEC: Final = 1.0
 
@@ -24,7 +25,6 @@ class Archives:
     """What an archive run works with.
 
     Attributes:
-        registered: Returns the names of the functions that a dead letter can come back for.
         forgotten_after: How long done tasks are kept.
         put: Stores an object; ``None`` where there is no bucket.
         expire_unexported: Dead letters may expire although they were never exported.
@@ -33,7 +33,6 @@ class Archives:
     tasks: Tasks
     dead: Tasks
     clock: Clock
-    registered: Callable[[], frozenset[str]]
     forgotten_after: timedelta
     put: Put | None = None
     expire_unexported: bool = False
@@ -50,8 +49,9 @@ class Report:
         redriven: Redrives that were cut short and are complete now.
         exported: Dead letters copied to the bucket.
         export_refused: Dead letters that the bucket does not take, each for a reason of its own.
-        unexported: Dead letters that are not exported; 10,000 says at least so many, 0 where there is no bucket.
-        export_trouble: Why the bucket took nothing more, in a word of S3's.
+        unexported: Dead letters that are not exported; 10,000 says at least so many.
+        export_failed: Puts that failed for no fault of their letters.
+        export_trouble: Why letters are left that the bucket did not refuse, in a word of S3's; the latest.
     """
 
     moved: int = 0
@@ -61,7 +61,22 @@ class Report:
     exported: int = 0
     export_refused: int = 0
     unexported: int = 0
+    export_failed: int = 0
     export_trouble: str | None = None
+
+
+class ArchiveError(TidemillError):
+    """Steps of a run failed.
+
+    Attributes:
+        troubles: What failed, in order.
+        report: What the run has done all the same.
+    """
+
+    def __init__(self, troubles: Sequence[TidemillError], report: Report) -> None:
+        self.troubles = tuple(troubles)
+        self.report = report
+        super().__init__("; ".join(map(str, self.troubles)))
 
 
 def archive(on: Archives, *, until: float, monotonic: Callable[[], float] = time.monotonic) -> Report:
@@ -70,7 +85,7 @@ def archive(on: Archives, *, until: float, monotonic: Callable[[], float] = time
     Every step can be stopped anywhere and is gone on with by the next run; two runs at once do no harm.
 
     Raises:
-        TidemillError: What kept one of the steps from its work, once the others are done, or MongoDB is found away.
+        ArchiveError: Something kept a step from its work; the others are done, unless MongoDB was found away.
     """
     return _Run(on, until=until, monotonic=monotonic).all()
 
@@ -92,7 +107,7 @@ class _Run:
                 if isinstance(error, UnavailableError) and not self._is_mongodb_there():
                     break  # the others would only wait for it, too
         if troubles:
-            raise troubles[0]
+            raise ArchiveError(troubles, self._report) from troubles[0]
         return self._report
 
     def _is_mongodb_there(self) -> bool:
@@ -105,9 +120,9 @@ class _Run:
 
     def _complete(self) -> None:
         on = self._on
-        redriver = Redriver(tasks=on.tasks, dead=on.dead, registered=on.registered, clock=on.clock)
+        ground = Ground(tasks=on.tasks, dead=on.dead, clock=on.clock)
         self._report.redriven = complete(
-            redriver, until=self._until, monotonic=self._monotonic, forgotten_after=on.forgotten_after
+            ground, until=self._until, monotonic=self._monotonic, forgotten_after=on.forgotten_after
         )
 
     def _move(self) -> None:
@@ -129,7 +144,8 @@ class _Run:
     def _export(self) -> None:
         on, report = self._on, self._report
         if on.put is None:
+            report.unexported = exporting.count_unexported(on.dead, limit=MANY)
             return
         done = export(on.dead, on.put, clock=on.clock, until=self._until, monotonic=self._monotonic)
         report.exported, report.export_refused = done.exported, done.refused
-        report.unexported, report.export_trouble = done.left, done.trouble
+        report.unexported, report.export_failed, report.export_trouble = done.left, done.failed, done.trouble

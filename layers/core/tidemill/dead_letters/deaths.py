@@ -83,6 +83,6 @@ def _id_bytes(letter: RawBSONDocument) -> bytes:
 
 def _redrives(letter: RawBSONDocument) -> int:
     """Return a letter's number; what is none, or too large to go on from, counts as none."""
-    value = opened(letter)["_id"]["redrives"]
+    value = opened(letter)["_id"].get("redrives")
     is_number = isinstance(value, int | float) and 0 <= value < _MOST_REDRIVES
     return int(value) if is_number else 0

@@ -2,6 +2,6 @@
 
 from tidemill.redrive.completing import complete
 from tidemill.redrive.run import redrive
-from tidemill.redrive.values import Code, Plan, Redriven, Redriver, Refused
+from tidemill.redrive.values import Code, Ground, Plan, Redriven, Redriver, Refused
 
-__all__ = ["Code", "Plan", "Redriven", "Redriver", "Refused", "complete", "redrive"]
+__all__ = ["Code", "Ground", "Plan", "Redriven", "Redriver", "Refused", "complete", "redrive"]

@@ -12,7 +12,7 @@ from tidemill.dead_letters.redriving import Alive
 from tidemill.documents import opened
 from tidemill.model import Task, TaskId
 from tidemill.redrive.seen import Seen
-from tidemill.redrive.values import Redriver
+from tidemill.redrive.values import Ground
 from tidemill.store.ids import shown
 
 
@@ -32,7 +32,7 @@ class Around:
     holders: dict[str, TaskId] = field(default_factory=dict)
     died: set[tuple[bytes, bytes]] = field(default_factory=set)
 
-    def look(self, on: Redriver, letters: Sequence[Seen], bodies: Iterable[RawBSONDocument]) -> None:
+    def look(self, on: Ground, letters: Sequence[Seen], bodies: Iterable[RawBSONDocument]) -> None:
         """Learn what concerns these *letters*."""
         named = [one for one in letters if one.can_go_back()]
         cut_short = [(one.task, one.id.redrives) for one in named if one.is_begun]

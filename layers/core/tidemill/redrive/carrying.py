@@ -12,7 +12,7 @@ from tidemill.dead_letters import redriving
 from tidemill.redrive.around import Around
 from tidemill.redrive.judging import Ready
 from tidemill.redrive.seen import Seen
-from tidemill.redrive.values import Redriver, Refused, under_way
+from tidemill.redrive.values import Ground, Refused, under_way
 from tidemill.store import within
 from tidemill.store.intake import DUPLICATE_KEY
 
@@ -30,7 +30,7 @@ class Carried:
     refused: tuple[Refused, ...]
 
 
-def carry(on: Redriver, ready: Sequence[Ready]) -> Carried:
+def carry(on: Ground, ready: Sequence[Ready]) -> Carried:
     """Redrive the letters that are *ready*. Somebody else may have been quicker: that is no refusal.
 
     Raises:
@@ -54,7 +54,7 @@ def carry(on: Redriver, ready: Sequence[Ready]) -> Carried:
     return Carried(redriven=closed.redriven, refused=(*late, *wrong.values(), *closed.refused))
 
 
-def close(on: Redriver, letters: Sequence[tuple[Seen, object]]) -> Carried:
+def close(on: Ground, letters: Sequence[tuple[Seen, object]]) -> Carried:
     """Close letters whose tasks are back, each given with its token; those stay open that cannot be changed."""
     changed = redriving.close(on.dead, [(one.raw_id, token) for one, token in letters], now=on.clock.now())
     if changed == len(letters):
@@ -65,7 +65,7 @@ def close(on: Redriver, letters: Sequence[tuple[Seen, object]]) -> Carried:
 
 
 def _told_apart(
-    on: Redriver, ready: Sequence[Ready], token: str, *, is_any_refused: bool
+    on: Ground, ready: Sequence[Ready], token: str, *, is_any_refused: bool
 ) -> tuple[list[Ready], list[Refused]]:
     """Return which letters bear our *token*, and what keeps the other open ones from bearing it."""
     tokens = redriving.standing(on.dead, [one.letter.raw_id for one in ready])
@@ -81,7 +81,7 @@ def _unwritable(letter: Seen, message: str) -> Refused:
     return Refused(id=letter.id, code="unwritable", message=message)
 
 
-def _insert(on: Redriver, ours: Sequence[Ready], left: timedelta) -> Mapping[int, Refused]:
+def _insert(on: Ground, ours: Sequence[Ready], left: timedelta) -> Mapping[int, Refused]:
     """Insert the tasks; return those that cannot be, by their place."""
     if not ours:
         return {}
@@ -98,7 +98,7 @@ def _insert(on: Redriver, ours: Sequence[Ready], left: timedelta) -> Mapping[int
     return refused | _conflicts(on, taken)
 
 
-def _conflicts(on: Redriver, taken: Mapping[int, Ready]) -> dict[int, Refused]:
+def _conflicts(on: Ground, taken: Mapping[int, Ready]) -> dict[int, Refused]:
     """Return those that were not inserted by ourselves before, for others hold their ids or keys."""
     if not taken:
         return {}

@@ -15,11 +15,11 @@ from tidemill.redrive.judging import Verdict, judge
 from tidemill.redrive.run import BATCH
 from tidemill.redrive.seen import UNDER_WAY, Seen, portion, seen
 from tidemill.redrive.sorting import sort
-from tidemill.redrive.values import Redriver
+from tidemill.redrive.values import Ground
 
 
 def complete(
-    on: Redriver, *, until: float, monotonic: Callable[[], float] = time.monotonic, forgotten_after: timedelta
+    on: Ground, *, until: float, monotonic: Callable[[], float] = time.monotonic, forgotten_after: timedelta
 ) -> int:
     """Finish what redrives have left that were cut short more than a minute ago; return how many tasks are back.
 
@@ -38,7 +38,7 @@ def complete(
     return back
 
 
-def _cut_short(on: Redriver) -> Iterator[Sequence[Seen]]:
+def _cut_short(on: Ground) -> Iterator[Sequence[Seen]]:
     """Yield letters that may be held at once, and were begun by plans of one kind."""
     now = on.clock.now()
     for page in redriving.cut_short(on.dead, before=now - UNDER_WAY, after=now + UNDER_WAY, limit=BATCH):
@@ -51,7 +51,7 @@ def _cut_short(on: Redriver) -> Iterator[Sequence[Seen]]:
                 rest = rest[len(held) :]
 
 
-def _complete(on: Redriver, letters: Sequence[Seen], *, forgotten_after: timedelta) -> int:
+def _complete(on: Ground, letters: Sequence[Seen], *, forgotten_after: timedelta) -> int:
     now = on.clock.now()
     around = Around(registered=None)
 

@@ -12,7 +12,7 @@ from tidemill.dead_letters import redriving
 from tidemill.redrive.around import Around
 from tidemill.redrive.judging import Back, Ready, Verdict
 from tidemill.redrive.seen import Seen
-from tidemill.redrive.values import Redriver, Refused
+from tidemill.redrive.values import Ground, Refused
 
 Decide: TypeAlias = Callable[[Seen, RawBSONDocument], Verdict]
 
@@ -26,7 +26,7 @@ class Sorted:
     refused: list[tuple[Seen, Refused]]
 
 
-def sort(on: Redriver, letters: Sequence[Seen], around: Around, *, without: Iterable[str], decide: Decide) -> Sorted:
+def sort(on: Ground, letters: Sequence[Seen], around: Around, *, without: Iterable[str], decide: Decide) -> Sorted:
     """Let *decide* see each of *letters* with its body, in order; what is gone by now is left out.
 
     Args:

@@ -17,13 +17,19 @@ Code: TypeAlias = Literal["unregistered", "malformed", "expired", "under_way", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Redriver:
-    """What a redrive works with; ``registered`` returns the names of the functions that there are."""
+class Ground:
+    """Where redrives take place."""
 
     tasks: Tasks
     dead: Tasks
-    registered: Callable[[], frozenset[str]]
     clock: Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redriver(Ground):
+    """What a redrive works with; ``registered`` returns the names of the functions that there are."""
+
+    registered: Callable[[], frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
