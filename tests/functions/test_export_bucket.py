@@ -112,11 +112,33 @@ def test_letters_wait_for_a_bucket_that_is_not_there(dead: Tasks, s3: Any, clock
     before = list(dead.find().sort("_id"))
     bucket = Bucket(f"{name_of(dead.database.name)}-later")
 
-    assert run(dead, clock, bucket) == Exported(left=30, trouble="NoSuchBucket")
+    done = run(dead, clock, bucket)
+
+    assert done == Exported(failed=done.failed, left=30, trouble="NoSuchBucket")
+    assert done.failed >= THREADS
     assert list(dead.find().sort("_id")) == before
 
     s3.create_bucket(Bucket=f"{name_of(dead.database.name)}-later")
     assert run(dead, clock, bucket) == Exported(exported=30)
+
+
+def test_of_an_id_that_is_purged_and_dies_again_on_that_day_the_former_object_is_an_old_version(
+    dead: Tasks, s3: Any, clock: ManualClock, now: datetime
+) -> None:
+    name = name_of(dead.database.name)
+    s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    deaths = [letters(now + timedelta(hours=n), ["nightly"])[0] | {"payload": {"death": n}} for n in range(2)]
+    for one in deaths:
+        add(dead, [one])
+        assert run(dead, clock, Bucket(name)) == Exported(exported=1)
+        dead.delete_many({})
+
+    versions = s3.list_object_versions(Bucket=name)["Versions"]
+
+    assert {one["Key"] for one in versions} == {"dlq/2031/07/01/nightly-0.json.gz"}
+    newest_first = sorted(versions, key=lambda one: not one["IsLatest"])
+    bodies = [s3.get_object(Bucket=name, Key=v["Key"], VersionId=v["VersionId"])["Body"].read() for v in newest_first]
+    assert [restored(body)["payload"]["death"] for body in bodies] == [1, 0]
 
 
 def failure(bucket: Bucket) -> ExportError:

@@ -18,7 +18,7 @@ from tests.conftest import T0
 from tests.unit.test_documents_of_any_kind import VALUES
 from tidemill.dead_letters import LetterId
 from tidemill.export import object_key
-from tidemill.export.keys import key_of
+from tidemill.export.keys import object_key_of
 
 AN_ID = ObjectId("6b0a99c7baf140d0cc3848ad")
 SAFE = re.compile(r"dlq/(\d{4}/\d\d/\d\d|undated)/(?=.{1,200}$)(%[0-9A-F]{2}|[A-Za-z0-9._~-])+\.json\.gz")
@@ -100,7 +100,7 @@ def test_a_letter_that_nobody_knows_the_day_of_has_a_key_too() -> None:
 def test_a_letter_with_a_day_that_is_none_is_undated(died_at: Any) -> None:
     raw = RawBSONDocument(bson.encode({"_id": {"task": 1, "redrives": 2}, "dead_lettered_at": died_at}))
 
-    assert key_of(raw) == "dlq/undated/1-2.json.gz"
+    assert object_key_of(raw) == "dlq/undated/1-2.json.gz"
 
 
 def test_letters_whose_ids_people_have_written_share_no_key_either() -> None:
@@ -112,7 +112,7 @@ def test_letters_whose_ids_people_have_written_share_no_key_either() -> None:
     raws += [raws[0].replace(b"a\x00\x10", letter + b"\x00\x10") for letter in (b"\xff", b"\xfe")]
     raws += [raws[2].replace(b"\x02\x00\x00\x00a", b"\x02\x00\x00\x00" + letter) for letter in (b"\xff", b"\xfe")]
 
-    keys = {key_of(RawBSONDocument(raw)) for raw in raws}
+    keys = {object_key_of(RawBSONDocument(raw)) for raw in raws}
 
     assert len(keys) == len(raws)
     assert all(SAFE.fullmatch(one) for one in keys)

@@ -23,7 +23,7 @@ from tests.use_cases.test_archive import failed
 from tidemill.archive import moving
 from tidemill.dead_letters.values import CHANGING, LetterId
 from tidemill.export import content
-from tidemill.export.keys import key_of
+from tidemill.export.keys import object_key_of
 
 DAY = timedelta(days=1)
 PAYLOAD = RawBSONDocument(bson.encode({"": {"$gt": "a.b"}, "big": 2**53 + 1, "one": 1.0, "bytes": b"\xff"}))
@@ -118,7 +118,7 @@ def _cut_short(graveyard: Graveyard, task: str, *, after: bool) -> None:
 
 def _assert_exported_once(graveyard: Graveyard, point: Point) -> None:
     unmarked = graveyard.dead.find({}, dict.fromkeys(CHANGING, 0))
-    objects = {key_of(raw): f'"{hashlib.md5(content(raw)).hexdigest()}"' for raw in unmarked}
+    objects = {object_key_of(raw): f'"{hashlib.md5(content(raw)).hexdigest()}"' for raw in unmarked}
     assert graveyard.etags() == objects, point
 
 

@@ -200,7 +200,9 @@ def test_a_bucket_that_is_away_is_given_up_soon_and_the_letters_are_as_they_were
     before = list(dead.find().sort("_id"))
     shelf.always = ExportError("AccessDenied", of_object=False)
 
-    assert run(dead, shelf, clock) == Exported(left=400, trouble="AccessDenied")
+    done = run(dead, shelf, clock)
+
+    assert done == Exported(failed=len(shelf.keys), left=400, trouble="AccessDenied")
     assert len(shelf.keys) < 3 * 16
     assert list(dead.find().sort("_id")) == before
 
@@ -226,7 +228,9 @@ def test_what_was_put_before_the_bucket_went_away_is_marked(
     add(dead, letters(now, 100))
     shelf.refused = lambda _: DOWN if len(shelf.objects) >= 40 else None
 
-    assert run(dead, shelf, clock) == Exported(exported=40, left=60, trouble="InternalError")
+    done = run(dead, shelf, clock)
+
+    assert done == Exported(exported=40, failed=len(shelf.keys) - 40, left=60, trouble="InternalError")
 
     shelf.refused = lambda _: None
     assert run(dead, shelf, clock) == Exported(exported=60)
@@ -239,9 +243,51 @@ def test_a_bucket_that_fails_now_and_then_is_not_given_up(
     add(dead, letters(now, 300))
     shelf.refused = lambda _: DOWN if len(shelf.keys) % 3 == 0 else None
 
-    done = run(dead, shelf, clock)
+    assert run(dead, shelf, clock) == Exported(exported=300, failed=149)
 
-    assert done == Exported(exported=300, trouble="InternalError")
+
+@pytest.mark.parametrize("options", [{}, {"limit": 40}], ids=["all", "as many as there are"])
+def test_a_failure_that_passes_is_counted_and_no_trouble(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime, options: dict[str, Any]
+) -> None:
+    add(dead, letters(now, 40))
+    shelf.refused = lambda _: DOWN if len(shelf.keys) == 1 else None
+
+    assert run(dead, shelf, clock, **options) == Exported(exported=40, failed=1)
+
+
+def test_a_failure_that_passes_is_not_why_a_letter_is_left_that_was_refused(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 10))
+    shelf.refused = lambda key: (
+        TOO_LARGE if "/7-" in key else DOWN if "/3-" in key and tasks_put(shelf).count(3) == 1 else None
+    )
+
+    assert run(dead, shelf, clock) == Exported(exported=9, refused=1, failed=1, left=1)
+
+
+def test_a_failure_is_why_letters_are_left_where_there_was_no_time_for_another_try(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 10))
+    shelf.refused = lambda key: DOWN if "/9-" in key else None
+
+    done = export(dead, shelf.put, clock=clock, until=10, monotonic=lambda: len(shelf.keys), threads=2)
+
+    assert done == Exported(exported=9, failed=1, left=1, trouble="InternalError")
+
+
+def test_a_failure_is_no_trouble_where_another_export_has_done_the_work(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, 1))
+
+    def put(_key: str, _body: bytes) -> None:
+        run(dead, shelf, clock)
+        raise DOWN
+
+    assert export(dead, put, clock=clock, until=time.monotonic() + 60) == Exported(failed=1)
 
 
 def test_a_letter_that_only_fails_with_others_errors_does_not_keep_a_run_busy(
@@ -250,7 +296,7 @@ def test_a_letter_that_only_fails_with_others_errors_does_not_keep_a_run_busy(
     add(dead, letters(now, 5))
     shelf.refused = lambda key: DOWN if "/3-" in key else None
 
-    assert run(dead, shelf, clock) == Exported(exported=4, left=1, trouble="InternalError")
+    assert run(dead, shelf, clock) == Exported(exported=4, failed=2, left=1, trouble="InternalError")
     assert tasks_put(shelf).count(3) == 2
 
 
@@ -273,7 +319,7 @@ def test_what_was_refused_in_any_word_is_put_off_once_others_went_through(
     add(dead, letters(now, 10))
     shelf.refused = lambda key: REFUSED if "/0-" in key or "/1-" in key else None
 
-    assert run(dead, shelf, clock, threads=1) == Exported(exported=8, refused=2, left=2)
+    assert run(dead, shelf, clock, threads=1) == Exported(exported=8, refused=2, failed=2, left=2)
 
     assert tasks_put(shelf) == [0, 9, 1, 8, *range(2, 8)]
     for n in (0, 1):
@@ -290,7 +336,7 @@ def test_no_more_are_exported_than_were_asked_for_where_others_are_tried(
 
     done = run(dead, shelf, clock, threads=1, limit=3)
 
-    assert done == Exported(exported=2, refused=1, left=28)
+    assert done == Exported(exported=2, refused=1, failed=1, left=28)
 
 
 def test_nothing_is_put_once_the_time_is_up(dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime) -> None:

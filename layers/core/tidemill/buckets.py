@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.errors import SettingsError
 from tidemill.export import ExportError
+from tidemill.export.run import THREADS
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 CONNECT_SEC: Final = 1.0
 READ_SEC: Final = 5.0
-CONNECTIONS: Final = 16
-"""One for each thread of the export."""
 
 OF_OBJECT: Final = frozenset(
     {"EntityTooLarge", "KeyTooLongError", "InvalidURI", "MaxMessageLengthExceeded", "413", "414"}
@@ -79,7 +78,7 @@ def _client() -> S3Client:
         connect_timeout=CONNECT_SEC,
         read_timeout=READ_SEC,
         retries={"total_max_attempts": 1},  # the export comes back to what failed
-        max_pool_connections=CONNECTIONS,
+        max_pool_connections=THREADS,
     )
     try:
         return boto3.client("s3", config=short)

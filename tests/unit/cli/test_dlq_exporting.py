@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -20,6 +22,8 @@ from tidemill.export import ExportError, content
 from tidemill.store import Tasks
 
 HOUR = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+SHOWN = "`tidemill dlq show ID` says why"
 
 
 @pytest.fixture
@@ -47,6 +51,24 @@ def _bucket(monkeypatch: pytest.MonkeyPatch, put: Callable[[str, bytes], None]) 
 
     found.cache_clear = lambda: None  # type: ignore[attr-defined]
     monkeypatch.setattr(bootstrap, "put", found)
+
+
+def _failing(is_away: Callable[[int], bool]) -> Callable[[str, bytes], None]:
+    """Return a put that refuses what is called ``refused`` and says that all else comes too fast where *is_away*.
+
+    That is asked with the number of the put, from 1.
+    """
+    numbers, lock = count(1), Lock()
+
+    def put(key: str, _: bytes) -> None:
+        with lock:
+            number = next(numbers)
+        if "refused" in key:
+            raise ExportError("EntityTooLarge", of_object=True)
+        if is_away(number):
+            raise ExportError("SlowDown", of_object=False)
+
+    return put
 
 
 def test_what_is_not_in_the_bucket_goes_there(
@@ -79,8 +101,56 @@ def test_what_is_left_is_told_and_ends_in_1(
     said = operator("dlq", "export")
 
     assert (said.status, said.out, len(shelf)) == (1, f"1 dead letter of {db.name} exported\n", 1)
-    sentence = "1 dead letter is left, only in {}: the bucket refuses them; `tidemill dlq show ID` says why"
-    assert said.err == f"tidemill: {sentence.format(db.name)}\n"
+    assert said.err == f"tidemill: 1 dead letter is left, only in {db.name}: the bucket refused 1 now; {SHOWN}\n"
+
+    later = operator("dlq", "export")
+
+    assert (later.status, later.out) == (1, f"0 dead letters of {db.name} exported\n")
+    assert later.err == f"tidemill: 1 dead letter is left, only in {db.name}: the bucket refused it before; {SHOWN}\n"
+
+
+def test_letters_that_are_refused_keep_none_back_that_comes_later(
+    operator: CommandLine, dead: Tasks, died: datetime, shelf: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "MAX_LETTERS", 2)
+    bury(dead, [letter(died + n * SECOND, _id=f"refused {n}") for n in range(4)])
+    bury(dead, [letter(died + HOUR / 2) for _ in range(3)])
+
+    said = operator("dlq", "export", "--json")
+
+    counts = {name: said.json[name] for name in ("exported", "refused", "failed", "left", "trouble")}
+    assert counts == {"exported": 3, "refused": 4, "failed": 0, "left": 4, "trouble": None}
+    assert (said.status, len(shelf)) == (1, 3)
+    assert "4 dead letters are left" in said.err
+    assert "the bucket refused 4 now" in said.err
+
+
+@pytest.mark.parametrize("first", [1, 3], ids=["on the first page", "on the second"])
+def test_a_failure_that_passes_ends_nothing_and_is_no_failure_of_the_export(
+    operator: CommandLine, dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    monkeypatch.setattr(exporting, "MAX_LETTERS", 2)
+    bury(dead, [letter(died) for _ in range(6)])
+    _bucket(monkeypatch, _failing(lambda number: number == first))
+
+    answer = operator.done("dlq", "export", "--json").json
+
+    counts = [answer[name] for name in ("exported", "failed", "left", "trouble")]
+    assert counts == [6, 1, 0, None]
+
+
+def test_a_bucket_that_goes_away_on_the_way_is_told_with_what_it_refused(
+    operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "MAX_LETTERS", 2)
+    bury(dead, [letter(died, _id="refused"), *(letter(died + SECOND) for _ in range(5))])
+    _bucket(monkeypatch, _failing(lambda number: number > 2))
+
+    said = operator("dlq", "export")
+
+    assert (said.status, said.out) == (1, f"1 dead letter of {db.name} exported\n")
+    reasons = f"S3 says SlowDown; the bucket refused 1 now; {SHOWN}"
+    assert said.err == f"tidemill: 5 dead letters are left, only in {db.name}: {reasons}\n"
 
 
 def test_a_bucket_that_is_away_is_told(
@@ -96,6 +166,21 @@ def test_a_bucket_that_is_away_is_told(
 
     assert said.status == 1
     assert said.err == f"tidemill: 1 dead letter is left, only in {db.name}: S3 says AccessDenied\n"
+
+
+def test_an_export_that_is_interrupted_says_what_is_certain_and_what_may_be(
+    operator: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exporting, "answered", interrupted)
+
+    said = operator("dlq", "export")
+
+    assert said.status == 130
+    so_far = "stopped early: 0 exported for certain, up to 1000 more may have been"
+    assert said.err == f"tidemill: {so_far}; the same command goes on with the rest\n"
 
 
 def test_without_a_bucket_it_says_what_is_missing(operator: CommandLine) -> None:

@@ -31,8 +31,9 @@ def unexported(
 ) -> Iterator[list[RawBSONDocument]]:
     """Yield letters that are not exported, the oldest or newest first, without the fields that change: *limit* at most.
 
-    They come up to *batch* at a time, and fewer where they are large. Those that could not be put are left out until
-    they are to be tried again.
+    The older has the earlier `retain_from`, or none (only what may expire unexported has one); among equals, it died
+    sooner. They come up to *batch* at a time, and fewer where they are large. Those that could not be put are left out
+    until they are to be tried again.
     """
     where = _UNEXPORTED | {"export_retry_at": {"$not": {"$gt": now}}}
     order = [(name, DESCENDING if newest_first else ASCENDING) for name in _BY_AGE]

@@ -1,4 +1,8 @@
-"""The keys of exported letters: made of ids alone, safe in a URL and as the name of a file, and never shared."""
+"""The keys of exported letters: made of ids alone, safe in a URL and as the name of a file, and shared by no two ids.
+
+An id that is purged and dies again on the same day has one key for both letters: the newer object takes the place of
+the former, which a versioned bucket keeps as an old version (30 days in ours).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ def object_key(letter_id: LetterId, dead_lettered_at: datetime | None) -> str:
     return _key(letter_id, dead_lettered_at, text=text, digested=None if is_clear else _encoded(letter_id))
 
 
-def key_of(raw: RawBSONDocument) -> str:
+def object_key_of(raw: RawBSONDocument) -> str:
     """Return the key of the letter *raw*, whatever people have made of it."""
     document = opened(raw)
     stored, died_at = document["_id"], document.get("dead_lettered_at")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from bson.raw_bson import RawBSONDocument
 
 from tidemill.dead_letters.exporting import as_read
-from tidemill.export.keys import key_of
+from tidemill.export.keys import object_key_of
 from tidemill.export.objects import content
 from tidemill.export.values import ExportError, Put
 
@@ -27,12 +27,14 @@ class Tried:
 class Putter:
     """Puts objects in *threads* threads.
 
+    `failed` counts the puts that failed by no fault of their letters, and `trouble` is the code of the latest.
     After as many failures in a row as there are threads to meet the same trouble, the bucket is in doubt: nothing is
     put any more, unless one that is under way goes through, or `take_failed` has told whom else to doubt.
     """
 
     def __init__(self, put: Put, *, threads: int, until: float, monotonic: Callable[[], float]) -> None:
         self.trouble: str | None = None
+        self.failed = 0
         self.threads = threads
         self._put = put
         self._until = until
@@ -77,7 +79,7 @@ class Putter:
         for raw in letters:
             if self.is_over or self.is_in_doubt:
                 break
-            started.append((raw, self._pool.submit(self._one, as_read(raw), key_of(raw), content(raw))))
+            started.append((raw, self._pool.submit(self._one, as_read(raw), object_key_of(raw), content(raw))))
         for raw, put in started:
             try:
                 if put.result():
@@ -100,7 +102,7 @@ class Putter:
             if error.of_object:
                 raise
             with self._lock:
-                self.trouble = error.code
+                self.trouble, self.failed = error.code, self.failed + 1
                 self._in_a_row.append((letter, error.code))
             return False
         except BaseException:

@@ -11,13 +11,12 @@ from tidemill.clock import Clock
 from tidemill.dead_letters import exporting
 from tidemill.export.putting import Putter, Tried
 from tidemill.export.values import Exported, Put
-from tidemill.store import Tasks
+from tidemill.store import Tasks, gauges
 
 CHUNK: Final = 500
 PASS: Final = 5_000
 """So many letters are read by one cursor, which lives through no election and only so long; the next begins anew."""
 
-MANY: Final = 10_000
 THREADS: Final = 16
 
 
@@ -31,7 +30,7 @@ def export(
     limit: int | None = None,
     threads: int = THREADS,
 ) -> Exported:
-    """Export dead letters, the oldest first: all, or *limit*, as far as it gets until *until* (monotonic).
+    """Export dead letters, in the order of `unexported`: all, or *limit*, as far as it gets until *until* (monotonic).
 
     Puts that are under way then are waited for. Stopped between put and mark, a letter is put once more by the next
     run: the same bytes under the same key. Two at once do the same work twice, and no harm.
@@ -44,12 +43,14 @@ def export(
             if not passed.exported + passed.refused:
                 break
             done = _sum(done, passed)
-    return replace(done, left=exporting.count_unexported(dead, limit=MANY), trouble=putter.trouble)
+    left = exporting.count_unexported(dead, limit=gauges.MANY)
+    return replace(done, failed=putter.failed, left=left, trouble=putter.trouble if left else None)
 
 
 def _pass(dead: Tasks, putter: Putter, *, clock: Clock, limit: int) -> Exported:
     """Export up to *limit* letters; what this changed nothing of is in no count."""
     done = Exported()
+    putter.trouble = None  # what failed before is tried again, first of all
     for letters in exporting.unexported(dead, limit=limit, batch=CHUNK, now=clock.now()):
         done = _sum(done, _noted(dead, putter.all(letters), clock=clock))
         if putter.is_in_doubt and not putter.is_over:

@@ -9,7 +9,10 @@ from typing import TypeAlias
 from tidemill.errors import TidemillError
 
 Put: TypeAlias = Callable[[str, bytes], None]
-"""Stores a body under a key, over what is there. Called by many threads at once; raises `ExportError`."""
+"""Stores a body under a key, over what is there. Called by many threads at once.
+
+It raises `ExportError`, or `SettingsError` where it can store nothing for want of boto3.
+"""
 
 
 class ExportError(TidemillError):
@@ -37,11 +40,15 @@ class Exported:
     Attributes:
         exported: Were put and marked as such.
         refused: Cannot be put; each is tried again later, and keeps none of the others back.
-        left: Are not exported yet, the refused among them; counted up to 10,000.
-        trouble: What kept puts from being made for no fault of their letters, the latest; ``None`` where all was well.
+        failed: Puts that failed by no fault of their letters, as far as is known: S3 was down, denied them, or was too
+            slow. One whose letter went there later counts, too.
+        left: Are not exported yet, the refused among them; counted up to `gauges.MANY`.
+        trouble: Why letters are left that the bucket did not refuse, in a word of S3's; the latest; ``None`` where none
+            are left.
     """
 
     exported: int = 0
     refused: int = 0
+    failed: int = 0
     left: int = 0
     trouble: str | None = None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 from tidemill.cli.database import database
 from tidemill.cli.dlq.progress import progress
-from tidemill.cli.dlq.runs import Tally, telling_so_far
+from tidemill.cli.dlq.runs import Tally, heard_somewhere, telling_so_far
 from tidemill.cli.ops.asking import Document, add_action, answered, said
 from tidemill.cli.tables import Commands, clean, say
 from tidemill.cli.watch import complain
@@ -41,32 +42,46 @@ def _export(chosen: argparse.Namespace) -> None:
     with telling_so_far(tally, "exported"):
         answer = _all_exported(chosen, tally)
     told = tally.document | {"left": answer["left"]}
-    if not said(chosen, told):
-        letters = "dead letter" if told["exported"] == 1 else "dead letters"
-        say(f"{told['exported']} {letters} of {told['database']} exported")
-    if answer["trouble"] is not None or answer["left"]:
-        raise NotExportedError(_left(told, answer["trouble"]))
+    letters = "dead letter" if told["exported"] == 1 else "dead letters"
+    sentence = f"{told['exported']} {letters} of {told['database']} exported"
+    with heard_somewhere(lambda: [sentence]):
+        if not said(chosen, told):
+            say(sentence)
+    if told["left"]:
+        raise NotExportedError(_left(told))
 
 
 def _all_exported(chosen: argparse.Namespace, tally: Tally) -> Document:
     """Return the last answer: nothing is left then, or nothing goes on."""
     event = {"op": "dlq.export", "limit": MAX_LETTERS}
+    tally.unanswered = MAX_LETTERS
     answer = answered(chosen, event)
     tally.add(answer)
     with progress("exporting", total=answer["exported"] + answer["left"]) as step:
-        step(answer["exported"])
-        while answer["left"] and answer["exported"] and answer["trouble"] is None:
+        step(answer["exported"] + answer["refused"])
+        while answer["left"] and (answer["exported"] or answer["refused"]):
+            tally.unanswered = MAX_LETTERS
             answer = answered(chosen, event)
             tally.add(answer)
-            step(answer["exported"])
+            step(answer["exported"] + answer["refused"])
     return answer
 
 
-def _left(told: Document, trouble: str | None) -> str:
+def _left(told: Document) -> str:
     many = f"{told['left']} or more" if told["left"] >= gauges.MANY else str(told["left"])
     letters = "dead letter is" if told["left"] == 1 else "dead letters are"
-    why = "the bucket refuses them; `tidemill dlq show ID` says why" if trouble is None else f"S3 says {trouble}"
-    return f"{many} {letters} left, only in {told['database']}: {why}"
+    return f"{many} {letters} left, only in {told['database']}: {'; '.join(_reasons(told))}"
+
+
+def _reasons(told: Document) -> Iterator[str]:
+    if told["trouble"] is not None:
+        yield f"S3 says {told['trouble']}"
+    elif not told["refused"]:
+        yield f"the bucket refused {'it' if told['left'] == 1 else 'them'} before"
+    if told["refused"]:
+        yield f"the bucket refused {told['refused']} now"
+    if told["refused"] or told["trouble"] is None:
+        yield "`tidemill dlq show ID` says why"
 
 
 def _restore(chosen: argparse.Namespace) -> None:
@@ -81,9 +96,10 @@ def _restore(chosen: argparse.Namespace) -> None:
         except (TidemillError, OSError) as error:
             reason = (error.strerror or type(error).__name__) if isinstance(error, OSError) else str(error)
             complain(f"{file}: {reason}")
-    if not said(chosen, {"files": told, "database": db.name}):
-        for one in told:
-            say(_line(one))
+    with heard_somewhere(lambda: map(_line, told)):
+        if not said(chosen, {"files": told, "database": db.name}):
+            for one in told:
+                say(_line(one))
     if len(told) < len(chosen.files):
         raise NotRestoredError(f"{len(chosen.files) - len(told)} of {len(chosen.files)} files were not restored")
 
