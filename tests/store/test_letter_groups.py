@@ -13,7 +13,7 @@ from pymongo.database import Database
 
 from tests.buried import FINGERPRINT, bury, letter
 from tidemill.dead_letters import groups as module
-from tidemill.dead_letters.groups import HOURS, Group, Groups, groups
+from tidemill.dead_letters.groups import HOURS, Group, Groups, fingerprints, groups
 from tidemill.model import Task
 from tidemill.store import Tasks
 
@@ -26,7 +26,7 @@ def found(dead: Tasks, now: datetime, *, limit: int = 20) -> dict[str, Group]:
 
 
 def test_without_dead_letters_there_are_no_groups(dead: Tasks, now: datetime) -> None:
-    assert groups(dead, limit=20, now=now) == Groups(page=(), in_all=0, letters=0, is_all=True)
+    assert groups(dead, limit=20, now=now) == Groups(page=(), in_all=0, letters=0, newest_only=None)
 
 
 def test_a_group_has_its_size_and_when_it_was_first_and_last_seen(dead: Tasks, now: datetime) -> None:
@@ -165,11 +165,57 @@ def test_no_letter_is_read_but_the_samples(db: Database[Any], dead: Tasks, now: 
     assert sum(one["docsExamined"] for one in profile) <= 2
 
 
-def test_what_is_more_than_can_be_counted_is_said(dead: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
-    bury(dead, [letter(now, fingerprint=name) for name in "abcde"])
-    assert groups(dead, limit=20, now=now).is_all
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than six letters can be counted, and of more the newest four."""
+    monkeypatch.setattr(module, "MOST", 6)
+    monkeypatch.setattr(module, "NEWEST", 4)
 
-    monkeypatch.setattr(module, "MOST", 3)
+
+@pytest.mark.usefixtures("few")
+def test_of_as_many_as_can_be_counted_all_are(dead: Tasks, now: datetime) -> None:
+    bury(dead, [letter(now - n * HOUR, fingerprint=name) for n, name in enumerate("aaabbc")])
+
     every = groups(dead, limit=20, now=now)
 
-    assert (every.is_all, every.in_all, every.letters) == (False, 3, 3)
+    assert [(one.fingerprint, one.letters) for one in every.page] == [("a", 3), ("b", 2), ("c", 1)]
+    assert (every.newest_only, every.in_all, every.letters) == (None, 3, 6)
+
+
+@pytest.mark.usefixtures("few")
+def test_of_more_than_can_be_counted_the_newest_are_wherever_their_group_stands(dead: Tasks, now: datetime) -> None:
+    bury(dead, [letter(now - (90 + n) * HOUR, fingerprint=name) for n, name in enumerate("aaaab")])
+    bury(dead, [letter(now - 2 * HOUR, fingerprint=name, redriven_at=at) for name, at in (("y", None), ("y", now))])
+    newest = bury(dead, [letter(now - n * HOUR, fingerprint="z") for n in range(2)])
+
+    every = groups(dead, limit=20, now=now)
+
+    largest, other = every.page
+    assert (every.newest_only, every.in_all, every.letters) == (4, 2, 3)
+    assert (largest.fingerprint, largest.letters, largest.trend[-3:]) == ("z", 2, (0, 1, 1))
+    assert (largest.first_at, largest.last_at) == (now - HOUR, now)
+    assert largest.sample is not None
+    assert largest.sample.id.task == newest[0]
+    assert (other.fingerprint, other.letters, other.trend[-3:]) == ("y", 1, (1, 0, 0))
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("believed", [0, 99])
+def test_a_count_of_the_servers_that_is_out_of_date_misleads_nobody(
+    dead: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch, *, believed: int
+) -> None:
+    monkeypatch.setattr(type(dead), "estimated_document_count", lambda _: believed)
+    bury(dead, [letter(now, fingerprint=name) for name in "abc"])
+    few = groups(dead, limit=20, now=now)
+    bury(dead, [letter(now + HOUR, fingerprint="z") for _ in range(4)])
+    many = groups(dead, limit=20, now=now)
+
+    assert (few.newest_only, few.letters) == (None, 3)
+    assert (many.newest_only, many.letters) == (4, 4)
+    assert [one.fingerprint for one in many.page] == ["z"]
+
+
+def test_the_fingerprints_of_the_newest_letters_are_looked_up(dead: Tasks, now: datetime) -> None:
+    bury(dead, [letter(now - n * HOUR, fingerprint=name) for n, name in enumerate(["a", "b", "b", 7, "c"])])
+
+    assert fingerprints(dead, of=4) == {"a", "b"}

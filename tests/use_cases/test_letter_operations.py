@@ -14,9 +14,10 @@ from pymongo.database import Database
 from tests.builders import add, document, stored
 from tests.buried import FINGERPRINT, bury, letter
 from tests.conftest import ManualClock
+from tidemill.dead_letters import groups, listing, pages
 from tidemill.errors import InvalidRequestError, TaskNotFoundError
 from tidemill.export import ExportError
-from tidemill.operations import Desk, operate, read
+from tidemill.operations import Desk, letter_changes, operate, read
 from tidemill.retry import DEFAULT
 from tidemill.store import Tasks
 
@@ -56,7 +57,7 @@ def test_groups_say_how_many_since_when_and_of_what(desk: Desk, dead: Tasks, now
 
     [group] = answer["groups"]
     newest = do(desk, "dlq.list", fingerprint=FINGERPRINT)["letters"][0]
-    assert (answer["letters"], answer["groups_in_all"], answer["warnings"]) == (4, 2, [])
+    assert (answer["letters"], answer["groups_in_all"], answer["newest_only"], answer["warnings"]) == (4, 2, None, [])
     assert group == {
         "fingerprint": FINGERPRINT,
         "letters": 3,
@@ -71,6 +72,33 @@ def test_groups_say_how_many_since_when_and_of_what(desk: Desk, dead: Tasks, now
             "error": {"code": "http_503", "message": "the receiver answered 503", "at": "2031-07-01T09:00:00.000Z"},
         },
     }
+
+
+def test_where_not_all_groups_can_be_counted_the_answer_says_of_how_many_it_is(
+    desk: Desk, dead: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert do(desk, "dlq.groups")["newest_only"] is None
+    monkeypatch.setattr(groups, "MOST", 4)
+    monkeypatch.setattr(groups, "NEWEST", 3)
+    bury(dead, [letter(now - 9 * HOUR, fingerprint="a") for _ in range(4)])
+    bury(dead, [letter(now - HOUR, fingerprint="z") for _ in range(2)])
+
+    answer = do(desk, "dlq.groups")
+
+    assert (answer["newest_only"], answer["letters"], answer["groups_in_all"]) == (3, 3, 2)
+    assert [(one["fingerprint"], one["letters"]) for one in answer["groups"]] == [("z", 2), ("a", 1)]
+
+
+@pytest.mark.parametrize(("op", "fields"), [("dlq.groups", {}), ("dlq.list", {}), ("dlq.redrive", {"all": True})])
+def test_a_database_where_no_executor_ever_was_is_told(
+    desk: Desk, dead: Tasks, now: datetime, *, op: str, fields: dict[str, Any]
+) -> None:
+    desk.db["task_types"].delete_many({})
+    warning = f"no executor has ever registered its functions in {desk.db.name}: is MONGODB_DATABASE right?"
+
+    assert do(desk, op, **fields)["warnings"] == [warning]
+    bury(dead, [letter(now)])
+    assert do(desk, op, **fields)["warnings"] == []
 
 
 # Lists
@@ -125,6 +153,44 @@ def test_what_matches_nothing_is_told_with_what_may_be_meant(
     assert dead.count_documents({"redriven_at": None}) == 1
 
 
+def test_what_may_be_meant_is_looked_for_among_the_newest_letters_alone(
+    db: Database[Any], desk: Desk, dead: Tasks, now: datetime
+) -> None:
+    bury(dead, [letter(now - n * HOUR, fingerprint=f"{n:016x}") for n in range(2_000)])
+    db.command("profile", 2)
+
+    answer = do(desk, "dlq.list", fingerprint="0000000000003e7")
+
+    db.command("profile", 0)
+    examined = [one.get("keysExamined", 0) for one in db["system.profile"].find({"ns": f"{db.name}.tasks_dlq"})]
+    assert sum(examined) < 1_100
+    assert "did you mean 00000000000003e7?" in answer["warnings"][0]
+
+
+@pytest.mark.parametrize("op", ["dlq.list", "dlq.redrive", "dlq.purge"])
+@pytest.mark.parametrize(
+    ("which", "warning"),
+    [
+        ({"name": "nooop"}, "no executor has registered a function nooop, did you mean noop?"),
+        ({"queue": "eurpoe"}, "there is no queue eurpoe, did you mean europe?"),
+    ],
+)
+def test_a_name_that_nobody_has_is_told_by_the_first_call_however_many_follow(
+    desk: Desk, dead: Tasks, tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch, *,
+    op: str, which: dict[str, str], warning: str
+) -> None:  # fmt: skip
+    monkeypatch.setattr(pages, "WALK", 3)
+    monkeypatch.setattr(listing, "LONG_WALK", 1)
+    monkeypatch.setattr(letter_changes, "CALL_SEC", 0.0)
+    bury(dead, [letter(now - n * HOUR) for n in range(9)])
+    add(tasks, [document(now, queue="europe")])
+
+    first = do(desk, op, **which)
+    second = do(desk, op, **which, cursor=first["next"])
+
+    assert (first["warnings"], second["warnings"]) == ([warning], [])
+
+
 # One letter
 
 
@@ -173,6 +239,39 @@ def test_whatever_is_listed_can_be_shown_redriven_and_purged_as_it_is_shown(
     assert stored(tasks, task_id)["status"] == "pending"
     assert do(desk, "dlq.purge", id=shown, redrives=0)["purged"] == 1
     assert [one["id"] for one in do(desk, "dlq.list", redriven=None)["letters"]] == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("letter_id", "shown"),
+    [
+        ("by hand", "by hand"),
+        (42, "42"),
+        (None, "null"),
+        ({"task": "x"}, '{"task": "x"}'),
+        ({"redrives": 0, "task": "x"}, '{"redrives": 0, "task": "x"}'),
+        ({"task": "x", "redrives": "1"}, '{"task": "x", "redrives": "1"}'),
+    ],
+)
+def test_a_letter_that_a_person_has_put_there_is_found_by_its_own_id(
+    desk: Desk, dead: Tasks, tasks: Tasks, now: datetime, *, letter_id: Any, shown: str
+) -> None:
+    dead.insert_one({**letter(now), "_id": letter_id})
+    bury(dead, [letter(now, _id="other")])
+
+    assert shown in [one["id"] for one in do(desk, "dlq.list")["letters"]]
+    assert do(desk, "dlq.show", id=shown)["letter"]["id"] == shown
+    assert do(desk, "dlq.purge", id=shown, dry_run=True)["purged"] == 1
+    assert do(desk, "dlq.redrive", id=shown)["redriven"] == 1
+    assert stored(tasks, letter_id)["redrives"] == 1
+    assert do(desk, "dlq.show", id=shown)["letter"]["redriven_at"] is not None
+    assert do(desk, "dlq.purge", id=shown, redrives=0)["purged"] == 1
+    assert [raw["_id"]["task"] for raw in dead.find({}, {"_id": 1})] == ["other"]
+
+
+def test_the_whole_id_of_a_letter_names_it_too(desk: Desk, dead: Tasks, now: datetime) -> None:
+    bury(dead, [letter(now, _id="x", redrives=n, redriven_at=now) for n in range(3)])
+
+    assert do(desk, "dlq.show", id='{"task": "x", "redrives": 1}')["letter"]["redrives"] == 1
 
 
 def test_what_stands_for_two_tasks_says_how_each_is_named(desk: Desk, dead: Tasks, now: datetime) -> None:
@@ -336,8 +435,8 @@ def test_letters_are_exported_by_hand(db: Database[Any], dead: Tasks, clock: Man
     first, second = do(desk, "dlq.export", limit=2), do(desk, "dlq.export")
 
     about = {"database": db.name, "now": "2031-07-01T09:00:00.000Z"}
-    assert first == {"exported": 2, "refused": 0, "left": 1, "trouble": None} | about
-    assert second == {"exported": 1, "refused": 0, "left": 0, "trouble": None} | about
+    assert first == {"exported": 2, "refused": 0, "failed": 0, "left": 1, "trouble": None} | about
+    assert second == {"exported": 1, "refused": 0, "failed": 0, "left": 0, "trouble": None} | about
     assert len(objects) == 3
 
 
@@ -349,7 +448,7 @@ def test_a_bucket_that_is_away_is_told(db: Database[Any], dead: Tasks, clock: Ma
 
     answer = do(Desk(db=db, clock=clock, retry=DEFAULT, put=away), "dlq.export")
 
-    assert (answer["exported"], answer["left"], answer["trouble"]) == (0, 1, "SlowDown")
+    assert [answer[name] for name in ("exported", "failed", "left", "trouble")] == [0, 1, 1, "SlowDown"]
 
 
 def test_without_a_bucket_an_export_is_refused(desk: Desk) -> None:

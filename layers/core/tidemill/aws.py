@@ -103,28 +103,41 @@ def lambda_client() -> LambdaClient:
         raise SummonError(f"there is no client for Lambda ({type(error).__name__})") from None
 
 
+_UNSENT: Final = (
+    "ValueError", "NoRegionError", "InvalidRegionError", "ProfileNotFound", "NoCredentialsError",
+    "PartialCredentialsError", "ParamValidationError", "EndpointConnectionError", "ConnectTimeoutError",
+)  # fmt: skip
+"""What botocore raises before a request leaves."""
+
+
 class InvokeError(TidemillError):
     """A function that was to be asked gave no answer of its own; the message says why, and shows no secret."""
+
+
+class NotInvokedError(InvokeError):
+    """It was not asked at all."""
 
 
 def invoked(function: str, event: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any JSON
     """Return what *function*, by its name or ARN, answers to *event*.
 
     Raises:
-        InvokeError: AWS was not reached, refused, or the function failed.
+        InvokeError: The function failed, or nobody knows what became of it.
+        NotInvokedError: AWS was not reached, or refused.
     """
     try:
         import boto3  # noqa: F401, PLC0415 - for the sentence; `operator_client` takes it
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise InvokeError("--function needs the package boto3: pip install 'tidemill[lambda]'") from None
+        raise NotInvokedError("--function needs the package boto3: pip install 'tidemill[lambda]'") from None
     try:
         answer = operator_client(_region(function)).invoke(FunctionName=function, Payload=json.dumps(event).encode())
         content = answer["Payload"].read()
     except ClientError as error:
-        raise InvokeError(_refusal(str(error.response.get("Error", {}).get("Code")), function)) from None
+        raise NotInvokedError(_refusal(str(error.response.get("Error", {}).get("Code")), function)) from None
     except (BotoCoreError, ValueError) as error:  # a ValueError where a name or an address makes no URL
-        raise InvokeError(_failure(type(error).__name__, function)) from None
+        kind = type(error).__name__
+        raise (NotInvokedError if kind in _UNSENT else InvokeError)(_failure(kind, function)) from None
     if answer.get("FunctionError"):
         raise InvokeError(f"{function} failed ({_error_type(content)}): its log says why")
     return _json(content)

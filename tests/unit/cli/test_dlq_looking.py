@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from pymongo.database import Database
+from rich.cells import cell_len
 
 from tests.buried import FINGERPRINT, bury, letter
 from tests.unit.cli.conftest import CommandLine, Said
 from tidemill.cli.dlq.letter_text import sparkline
 from tidemill.clock import ServerClock
+from tidemill.dead_letters import groups
 from tidemill.store import Tasks
 
 HOUR = timedelta(hours=1)
@@ -67,6 +69,27 @@ def test_groups_that_are_not_shown_are_counted(operator: CommandLine, dead: Task
     assert len(operator.done("dlq", "ls", "--limit", "2", "--json").json["groups"]) == 2
 
 
+def test_where_not_all_can_be_counted_it_says_of_how_many_it_is(
+    operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "MOST", 4)
+    monkeypatch.setattr(groups, "NEWEST", 3)
+    bury(dead, [letter(died - 9 * HOUR, fingerprint=f"{n:016x}") for n in range(4)])
+    newest = bury(dead, [letter(died, fingerprint="f" * 16) for _ in range(3)])
+
+    lines = operator.done("dlq", "ls").lines
+
+    assert [line.split()[:2] for line in lines if line.startswith("f" * 16)] == [["f" * 16, "3"]]
+    assert lines[-3:] == [
+        "of the newest 3 dead letters only, for there are too many to count:",
+        "1 group, at least 3 open dead letters in all",
+        "--fingerprint F lists those of one",
+    ]
+    dead.update_many({"_id.task": {"$in": newest}}, {"$set": {"redriven_at": died}})
+    none = f"there are no open dead letters among the newest 3 dead letters of {db.name}\n"
+    assert operator.done("dlq", "ls").out == none
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1"])
 def test_a_trend_is_drawn_in_plain_characters_where_there_are_no_others(
     monkeypatch: pytest.MonkeyPatch, encoding: str
@@ -103,6 +126,48 @@ def test_no_line_is_longer_than_80_columns(
     for words in (["ls"], ["ls", "--letters"], ["show", task_id]):
         said = operator.done("dlq", *words)
         assert max(map(len, said.lines)) <= 80, said.out
+
+
+@pytest.mark.parametrize(
+    "text", ["名前" * 40, "e\u0301" * 90, "x" * 3_000, "ab " * 90], ids=["wide", "marks", "long", "words"]
+)
+def test_no_line_takes_more_than_80_cells_whatever_people_have_written(
+    operator: CommandLine, dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch, *, text: str
+) -> None:  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "80")
+    error = {"message": text, "code": text, "at": died}
+    written = {"name": text[:1_000], "fingerprint": text, "reason": text, "error": error, "export_error": text}
+    task_id = text[:300].strip()
+    bury(dead, [letter(died, _id=task_id, redrives=n, export_attempts=2, **written) for n in (0, 1)])
+    bury(dead, [letter(died)])
+
+    for words in (["ls"], ["ls", "--letters"], ["show", task_id], ["redrive", task_id]):
+        said = operator("dlq", *words)
+        assert max(map(cell_len, said.lines)) <= 80, said.out
+
+
+def test_an_id_is_whole_up_to_48_cells_and_cut_with_a_word_beyond(
+    operator: CommandLine, dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    [whole, mongodb] = bury(dead, [letter(died - HOUR, _id="w" * 24 + "W" * 24), letter(died - 2 * HOUR)])
+
+    lines = operator.done("dlq", "ls", "--letters").lines
+
+    first, second, third = (line.split()[0] for line in lines[2:])
+    assert (first + second, third) == (whole, str(mongodb))
+    bury(dead, [letter(died, _id=f"a{whole}z")])
+    cut = operator.done("dlq", "ls", "--letters").lines
+    assert cut[-1] == "long ids are cut: --json has all of them"
+    assert whole not in "".join(line.split()[0] for line in cut[2:4])
+
+
+def test_an_error_that_is_too_long_for_a_list_is_told(operator: CommandLine, dead: Tasks, died: datetime) -> None:
+    bury(dead, [letter(died, _id="x", error={"message": "m", "code": "c" * 20_000, "at": died})])
+
+    assert "noop: too_long: the error is too long for a list" in operator.done("dlq", "ls").out
+    assert "too_long" in operator.done("dlq", "ls", "--letters").out
+    assert "c" * 50 in operator.done("dlq", "show", "x").out
 
 
 @pytest.mark.parametrize(
@@ -278,3 +343,12 @@ def test_a_letter_of_several_is_named_by_its_redrives(operator: CommandLine, dea
 
 def test_a_letter_that_is_not_there_is_one_sentence(operator: CommandLine, db: Database[Any]) -> None:
     assert operator.refused("dlq", "show", "nobody") == f"there is no dead letter of task nobody in {db.name}"
+
+
+def test_a_database_where_no_executor_ever_was_is_told(operator: CommandLine, db: Database[Any]) -> None:
+    db["task_types"].delete_many({})
+
+    said = operator("dlq", "ls")
+
+    assert (said.status, said.out) == (0, f"there are no open dead letters in {db.name}\n")
+    assert f"no executor has ever registered its functions in {db.name}: is MONGODB_DATABASE right?" in said.err

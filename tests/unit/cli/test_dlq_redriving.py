@@ -15,9 +15,8 @@ from tests.builders import add, document, stored
 from tests.buried import bury, letter
 from tests.unit.cli.conftest import CommandLine
 from tidemill.cli.dlq import runs
-from tidemill.cli.ops import asking
 from tidemill.clock import ServerClock
-from tidemill.errors import UnavailableError
+from tidemill.redrive import spread
 from tidemill.store import Tasks
 
 HOUR = timedelta(hours=1)
@@ -144,6 +143,29 @@ def test_with_a_rate_tasks_become_due_one_after_the_other(
     assert [later - earlier for earlier, later in pairwise(due)] == [timedelta(seconds=10)] * 2
 
 
+@pytest.mark.parametrize("rate", ["0.001", "1e6"])
+def test_a_rate_may_be_slow_or_fast(
+    operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime, rate: str
+) -> None:
+    bury(dead, open_letters(died, 2))
+
+    said = operator.done("dlq", "redrive", "--all", "--rate", rate).out
+
+    assert said.startswith(f"2 dead letters of {db.name} redriven, due one by one over ")
+
+
+def test_letters_whose_turn_would_be_too_far_away_are_told(
+    operator: CommandLine, dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spread, "FARTHEST_SEC", 1000)
+    bury(dead, open_letters(died, 3))
+
+    said = operator("dlq", "redrive", "--all", "--rate", "0.001")
+
+    assert said.status == 1
+    assert "- 1 far_off: at this --rate their turn would be more than a year away" in said.lines
+
+
 def test_where_nothing_matches_it_says_so(operator: CommandLine, db: Database[Any]) -> None:
     assert operator.done("dlq", "redrive", "--all").out == f"no open dead letter matches in {db.name}\n"
     said = operator("dlq", "redrive", "--name", "registred")
@@ -176,51 +198,12 @@ def test_what_does_not_say_which_is_answered_with_the_usage(
     assert words in said.err
 
 
-@pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf", "x", "1e9"])
+@pytest.mark.parametrize("rate", ["0", "-1", "5e-324", "0.0009", "nan", "inf", "x", "1e9"])
 def test_a_rate_that_is_none_is_answered_with_the_usage(tidemill: CommandLine, rate: str) -> None:
     said = tidemill("dlq", "redrive", "--all", "--rate", rate)
 
     assert said.status == 2
-    assert "argument --rate: must be a number above 0, up to 1000000" in said.err
-
-
-# Cut short
-
-
-@pytest.mark.usefixtures("short_pages")
-@pytest.mark.parametrize(
-    ("error", "status", "sentences"),
-    [
-        (KeyboardInterrupt(), 130, []),
-        (UnavailableError("MongoDB is away"), 1, ["MongoDB is away"]),
-    ],
-)
-def test_where_it_ends_too_early_it_says_what_was_done(
-    operator: CommandLine,
-    dead: Tasks,
-    tasks: Tasks,
-    died: datetime,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    error: BaseException,
-    status: int,
-    sentences: list[str],
-) -> None:
-    bury(dead, open_letters(died, 7))
-    answered, asked = asking.answered, iter(range(9))
-
-    def fails_third(*event: Any) -> Any:
-        if next(asked) == 2:
-            raise error
-        return answered(*event)
-
-    monkeypatch.setattr(runs, "answered", fails_third)
-    said = operator("dlq", "redrive", "--all")
-
-    assert (said.status, said.out) == (status, "")
-    so_far = "stopped early: 4 redriven so far; the same command goes on with the rest"
-    assert said.err.splitlines() == [f"tidemill: {one}" for one in [so_far, *sentences]]
-    assert tasks.count_documents({}) == 4
+    assert "argument --rate: must be a number from 0.001 to 1000000" in said.err
 
 
 # Watched

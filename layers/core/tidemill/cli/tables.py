@@ -9,23 +9,26 @@ import argparse
 import json
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import StringIO
 from typing import Final, Literal, TypeAlias
 
+from tidemill.cli.cells import wrapped
 from tidemill.errors import TidemillError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - it has no public name
-Kind: TypeAlias = Literal["number", "word", "text"]
-"""How a column is set: numbers to the right; only text may be wrapped where a line is full."""
+Kind: TypeAlias = Literal["number", "word", "text", "id"]
+"""How a column is set: numbers to the right; only text may be wrapped where a line is full, and an id that is long."""
 
 WIDTH: Final = 100
 """Of what is printed where no terminal says how wide it is."""
 
 MIN_TEXT: Final = 12
 """What a column of text gets where there is no room."""
+
+MIN_ID: Final = 24
+"""Of an id: those of MongoDB have as many characters."""
 
 INSTALL: Final = "pip install 'tidemill[cli]'"
 ABSENT: Final = "-"
@@ -120,8 +123,10 @@ def table(columns: Mapping[str, Kind], rows: Iterable[Sequence[str]]) -> str:
     for index, (heading, kind) in enumerate(columns.items()):
         justify: Literal["left", "right"] = "right" if kind == "number" else "left"
         # Too narrow a terminal may break a line, never cut a number into another one.
-        needed = None if kind == "text" else max((cell_len(row[index]) for row in cells), default=0)
-        drawn.add_column(Text(heading), justify=justify, no_wrap=kind != "text", overflow="fold", min_width=needed)
+        widest = max((cell_len(row[index]) for row in cells), default=0)
+        needed = None if kind == "text" else min(widest, MIN_ID) if kind == "id" else widest
+        no_wrap = kind in ("number", "word")
+        drawn.add_column(Text(heading), justify=justify, no_wrap=no_wrap, overflow="fold", min_width=needed)
         fixed += 1 + (MIN_TEXT if needed is None else max(needed, *map(cell_len, heading.split())))
     for row in cells:
         drawn.add_row(*map(Text, row))
@@ -136,25 +141,17 @@ def table(columns: Mapping[str, Kind], rows: Iterable[Sequence[str]]) -> str:
 def facts(values: Mapping[str, str]) -> str:
     """Return one line for each of *values* behind its label; longer ones go on below their beginning."""
     margin = max(map(len, values)) + 2
+    limit = max(line_width(), margin + 20)
     return "\n".join(
-        textwrap.fill(
-            clean(value),
-            width=max(line_width(), margin + 20),
-            initial_indent=f"{label:<{margin}}",
-            subsequent_indent=" " * margin,
-            break_on_hyphens=False,
-        )
+        wrapped(clean(value), limit=limit, first=f"{label:<{margin}}", rest=" " * margin)
         for label, value in values.items()
     )
 
 
 def points(sentences: Iterable[str]) -> str:
     """Return a list of *sentences*; longer ones go on below their beginning."""
-    width = max(line_width(), 40)
-    return "\n".join(
-        textwrap.fill(clean(one), width=width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
-        for one in sentences
-    )
+    limit = max(line_width(), 40)
+    return "\n".join(wrapped(clean(one), limit=limit, first="- ", rest="  ") for one in sentences)
 
 
 def line_width() -> int:

@@ -8,9 +8,19 @@ from typing import Any, Final
 from bson.raw_bson import RawBSONDocument
 
 from tidemill.dead_letters.values import MARKS, Letter, read_letter
-from tidemill.store.lean import brief, listed
+from tidemill.store.lean import MAX_ERROR, brief, listed
 
-BRIEF: Final[tuple[dict[str, Any], ...]] = listed(*MARKS)
+_IS_LARGE: Final = {"$gt": [{"$bsonSize": {"of": "$error"}}, MAX_ERROR]}
+_IS_DATED: Final = {"$eq": [{"$type": "$error.at"}, "date"]}
+_TOO_LONG: Final = {
+    "code": "too_long", "message": "the error is too long for a list: `tidemill dlq show` has it", "at": "$error.at",
+}  # fmt: skip
+"""Stands for an error that a list would leave out."""
+
+BRIEF: Final[tuple[dict[str, Any], ...]] = (
+    {"$set": {"error": {"$cond": [{"$and": [_IS_LARGE, _IS_DATED]}, _TOO_LONG, "$error"]}}},
+    *listed(*MARKS),
+)
 """The last stages of such a read."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import bson
@@ -11,7 +12,7 @@ from bson.raw_bson import RawBSONDocument
 
 from tidemill import indexes
 from tidemill.dead_letters.brief import BRIEF, brief_letter
-from tidemill.dead_letters.values import Letter, LetterId, id_of, read_letter
+from tidemill.dead_letters.values import Letter, LetterId, exact_id, id_of, read_letter
 from tidemill.documents import DEAD_LETTERS, decode, read
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.store import Tasks, translated
@@ -35,7 +36,13 @@ def letter(dead: Tasks, letter_id: LetterId) -> Letter | None:
     """Return one letter, or ``None`` where there is none of this id."""
     with translated(DEAD_LETTERS):
         raw = dead.find_one({"_id": {"$eq": letter_id.document()}})
-    return None if raw is None else read_letter(raw)
+    return None if raw is None else replace(read_letter(raw), id=letter_id)
+
+
+def numbered(dead: Tasks, task_id: TaskId, redrives: int) -> Letter | None:
+    """Return the letter of a task that died after so many redrives; 0 is also one that is stored under its id alone."""
+    found = letter(dead, LetterId(task=task_id, redrives=redrives))
+    return found if found is not None or redrives else letter(dead, exact_id(task_id))
 
 
 def deaths(dead: Tasks, task_id: TaskId, *, limit: int) -> tuple[Letter, ...]:
@@ -48,11 +55,14 @@ def deaths(dead: Tasks, task_id: TaskId, *, limit: int) -> tuple[Letter, ...]:
 
 
 def newest_open(dead: Tasks, task_id: TaskId) -> LetterId | None:
-    """Return the id of the newest letter of a task that has not gone back."""
+    """Return the id of the newest letter of a task that has not gone back, or that is stored under its id alone."""
     where = {"_id": of_task(task_id), "redriven_at": None}
+    bare = {"_id": {"$eq": task_id}, "redriven_at": None}
     with translated(DEAD_LETTERS):
         raw = dead.find_one(where, {"_id": 1}, sort=[("_id", -1)], hint="_id_")
-    return None if raw is None else id_of(decode(raw)["_id"])
+        if raw is not None:
+            return id_of(decode(raw)["_id"])
+        return None if dead.find_one(bare, {"_id": 1}, hint="_id_") is None else exact_id(task_id)
 
 
 def has_fingerprint(dead: Tasks, fingerprint: str) -> bool:

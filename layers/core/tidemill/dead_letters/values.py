@@ -86,11 +86,28 @@ def read_letter(raw: RawBSONDocument) -> Letter:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BareId(LetterId):
+    """The id of a letter that is stored under ``task`` itself: a person has put it there."""
+
+    redrives: int = 0
+
+    def document(self) -> Any:  # noqa: ANN401 - of any type
+        """Return it as it is stored."""
+        return self.task
+
+
 def id_of(stored: Any) -> LetterId:  # noqa: ANN401 - whatever people have made of it
     """Return the id that a decoded dead letter is stored under."""
-    if isinstance(stored, dict) and stored.keys() == {"task", "redrives"} and isinstance(stored["redrives"], int):
+    if isinstance(stored, dict) and list(stored) == ["task", "redrives"] and isinstance(stored["redrives"], int):
         return LetterId(task=stored["task"], redrives=stored["redrives"])
     return LetterId(task=stored, redrives=0)
+
+
+def exact_id(stored: Any) -> LetterId:  # noqa: ANN401 - whatever people have made of it
+    """Return the id that leads back to the letter that is stored under *stored*."""
+    usual = id_of(stored)
+    return BareId(task=stored) if usual.task is stored else usual
 
 
 def _date(document: dict[str, Any], name: str) -> datetime | None:

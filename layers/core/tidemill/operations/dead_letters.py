@@ -6,8 +6,8 @@ from typing import Any
 
 from tidemill.dead_letters import listing as pages
 from tidemill.dead_letters import lookups
-from tidemill.dead_letters.groups import MOST, groups
-from tidemill.dead_letters.values import Letter, LetterId
+from tidemill.dead_letters.groups import groups
+from tidemill.dead_letters.values import Letter, LetterId, exact_id
 from tidemill.model import TaskId
 from tidemill.operations.desk import Desk
 from tidemill.operations.identities import NoLetterError, meant_dead
@@ -15,20 +15,24 @@ from tidemill.operations.letter_documents import death_document, group_document,
 from tidemill.operations.letter_requests import DeadLetterGroups, DeadLetterList, DeadLetterShow
 from tidemill.operations.matching import of_no_letter, which
 from tidemill.operations.task_documents import allowances
+from tidemill.operations.warnings import of_nobody
 
 MAX_DEATHS = 20
 """So many other deaths of a task are shown."""
 
 
 def largest_groups(request: DeadLetterGroups, desk: Desk) -> dict[str, Any]:
-    """Return the largest groups of open letters, and how many groups and letters there are in all."""
+    """Return the largest groups of open letters, and how many groups and letters there are in all.
+
+    ``newest_only`` is ``null``, or all of this is of so many dead letters, the newest: there are more.
+    """
     found = groups(desk.dead, limit=request.limit, now=desk.clock.now())
-    uncounted = [] if found.is_all else [f"only {MOST} dead letters were counted: there are more"]
     return {
         "groups": [group_document(one) for one in found.page],
         "letters": found.letters,
         "groups_in_all": found.in_all,
-        "warnings": uncounted,
+        "newest_only": found.newest_only,
+        "warnings": of_nobody(desk) if not found.letters and found.newest_only is None else [],
     }
 
 
@@ -39,7 +43,7 @@ def listing(request: DeadLetterList, desk: Desk) -> dict[str, Any]:
     )
     allowed = allowances(desk)
     letters = [listed_letter(letter, allowed) for letter in page.letters]
-    is_nothing = not letters and page.next is None and request.cursor is None
+    is_nothing = not letters and request.cursor is None
     return {"letters": letters, "next": page.next, "warnings": of_no_letter(request, desk) if is_nothing else []}
 
 
@@ -57,12 +61,15 @@ def show(request: DeadLetterShow, desk: Desk) -> dict[str, Any]:
 def _letter(request: DeadLetterShow, task_id: TaskId, desk: Desk) -> Letter:
     """Return the one that is asked for by number, or the newest that is open, or the newest."""
     if request.redrives is not None:
-        letter = lookups.letter(desk.dead, LetterId(task=task_id, redrives=request.redrives))
+        letter = lookups.numbered(desk.dead, task_id, request.redrives)
     else:
-        newest = lookups.newest_open(desk.dead, task_id) or next(
-            (one.id for one in lookups.deaths(desk.dead, task_id, limit=1)), None
-        )
-        letter = None if newest is None else lookups.letter(desk.dead, newest)
+        letter = lookups.letter(desk.dead, _newest(task_id, desk))
     if letter is None:
         raise NoLetterError(request.id, redrives=request.redrives, database=desk.db.name)
     return letter
+
+
+def _newest(task_id: TaskId, desk: Desk) -> LetterId:
+    is_open = lookups.newest_open(desk.dead, task_id)
+    newest = (one.id for one in lookups.deaths(desk.dead, task_id, limit=1))
+    return is_open or next(newest, None) or exact_id(task_id)

@@ -50,13 +50,14 @@ def meant(text: str, desk: Desk) -> TaskId:
 
 
 def meant_dead(text: str, desk: Desk) -> TaskId:
-    """Return the id of the one task with dead letters that *text* stands for.
+    """Return the id of the one task with dead letters that *text* stands for, or of a letter that bears it itself.
 
     Raises:
         TaskNotFoundError: There is none.
         InvalidRequestError: There are several.
     """
-    found = _dead(ids.meant(text), desk)
+    candidates = ids.meant(text)
+    found = _dead(candidates, desk) or ids.stored(desk.dead, candidates)
     if not found:
         raise NoLetterError(text, database=desk.db.name, hints=_why_none(text, desk))
     return _only(found)

@@ -32,7 +32,7 @@ def redrive(request: DeadLetterRedrive, desk: Desk) -> dict[str, Any]:
         "unregistered": dict(done.unregistered),
         "examples": [_refused(one) for one in done.examples],
         "next": done.next,
-        "warnings": _of_nothing(request, desk, is_nothing=not done.looked_at and done.next is None),
+        "warnings": _of_nothing(request, desk, is_nothing=not done.looked_at),
     }
 
 
@@ -54,7 +54,7 @@ def purge(request: DeadLetterPurge, desk: Desk) -> dict[str, Any]:
         "unexported": done.unexported,
         "under_way": done.under_way,
         "next": done.next,
-        "warnings": _of_nothing(request, desk, is_nothing=not done.looked_at and done.next is None),
+        "warnings": _of_nothing(request, desk, is_nothing=not done.looked_at),
     }
 
 
@@ -67,7 +67,8 @@ def export(request: DeadLetterExport, desk: Desk) -> dict[str, Any]:
     if desk.put is None:
         raise InvalidRequestError([Problem("op", "there is no bucket to export to: ARCHIVE_BUCKET names one")])
     done = export_letters(desk.dead, desk.put, clock=desk.clock, until=_until(), limit=request.limit)
-    return {"exported": done.exported, "refused": done.refused, "left": done.left, "trouble": done.trouble}
+    counts = {"exported": done.exported, "refused": done.refused, "failed": done.failed, "left": done.left}
+    return counts | {"trouble": done.trouble}
 
 
 def _until() -> float:
@@ -84,4 +85,5 @@ def _refused(one: Refused) -> dict[str, Any]:
 
 
 def _of_nothing(request: Chosen, desk: Desk, *, is_nothing: bool) -> list[str]:
+    # Of the first call alone: the others may look at nothing although letters match.
     return of_no_letter(request, desk) if is_nothing and request.cursor is None else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemill import control
 from tidemill.dead_letters import lookups
-from tidemill.dead_letters.groups import groups
+from tidemill.dead_letters.groups import fingerprints
 from tidemill.dead_letters.values import LetterId
 from tidemill.dead_letters.which import Which
 from tidemill.errors import InvalidRequestError, Problem
@@ -14,8 +14,8 @@ from tidemill.operations.letter_requests import Chosen, Filtered
 from tidemill.operations.warnings import of_nobody, warnings_of
 from tidemill.wording import guess
 
-_GUESSED = 100
-"""Of so many groups, the largest, one may be meant."""
+_GUESSED = 1_000
+"""Of the groups that so many letters are of, the newest ones, one may be meant."""
 
 
 def which(request: Filtered, *ids: LetterId) -> Which:
@@ -41,7 +41,7 @@ def chosen(request: Chosen, desk: Desk, *, open_only: bool = False) -> Which:
         return which(request)
     task_id = meant_dead(request.id, desk)
     if request.redrives is not None:
-        letter = lookups.letter(desk.dead, LetterId(task=task_id, redrives=request.redrives))
+        letter = lookups.numbered(desk.dead, task_id, request.redrives)
         if letter is None:
             raise NoLetterError(request.id, redrives=request.redrives, database=desk.db.name)
         if open_only and letter.redriven_at is not None:
@@ -61,7 +61,7 @@ def of_no_letter(request: Filtered, desk: Desk) -> list[str]:
 def _unknown(request: Filtered, desk: Desk) -> list[str]:
     found: list[str] = []
     if request.fingerprint is not None and not lookups.has_fingerprint(desk.dead, request.fingerprint):
-        known = [one.fingerprint for one in groups(desk.dead, limit=_GUESSED, now=desk.clock.now()).page]
+        known = fingerprints(desk.dead, of=_GUESSED)
         found.append(f"no dead letter has the fingerprint {request.fingerprint}{guess(request.fingerprint, known)}")
     if request.name is not None and request.name not in (names := control.registered_names(desk.db)):
         found.append(f"no executor has registered a function {request.name}{guess(request.name, names)}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from tidemill.classify import bounded
+from tidemill.cli.cells import padded, shortened, width
 from tidemill.cli.ops import task_text
 from tidemill.cli.ops.asking import Document
 from tidemill.cli.ops.task_lists import MAX_ID
@@ -18,6 +18,11 @@ _BARS: Final = "·▁▂▃▄▅▆▇█"
 _PLAIN_BARS: Final = ".:-=+*#%@"
 """For nothing, and from the fewest to the most: the plain ones where stdout cannot say the others."""
 
+MAX_NAME: Final = 60
+"""Cells of a name, a code or a reason in a row, and of a fingerprint: longer ones were written by hand."""
+
+_MAX_FINGERPRINT: Final = 20
+_MAX_REASON: Final = 20
 _UNKNOWN: Final = "for no reason that is known"
 _HEADINGS: Final = ("fingerprint", "letters", "first", "last", "died in each of the last 24 h")
 
@@ -26,10 +31,22 @@ def groups(answer: Document) -> str:
     """Return two lines for each group: how many, when, and one of them."""
     now = datetime.fromisoformat(answer["now"])
     rows = [_HEADINGS, *(_group(one, now) for one in answer["groups"])]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(_HEADINGS) - 1)]
+    widths = [max(width(row[index]) for row in rows) for index in range(len(_HEADINGS) - 1)]
     lines = [_aligned(row, widths) for row in rows]
-    samples = ["-" * min(max(map(len, lines)), line_width()), *map(_sample, answer["groups"])]
+    samples = ["-" * min(max(map(width, lines)), line_width()), *map(_sample, answer["groups"])]
     return "\n".join(line for pair in zip(lines, samples, strict=True) for line in pair)
+
+
+def total(answer: Document) -> str:
+    """Return how many groups are shown, and of how many letters that is."""
+    shown, in_all, letters = len(answer["groups"]), answer["groups_in_all"], answer["letters"]
+    of_all = f" of {in_all}" if shown < in_all else ""
+    groups = "group" if shown == 1 and not of_all else "groups"
+    more = "--fingerprint F lists those of one"
+    if answer["newest_only"] is None:
+        return f"{shown}{of_all} {groups}, {letters} open dead letters in all; {more}"
+    newest = f"of the newest {answer['newest_only']} dead letters only, for there are too many to count"
+    return f"{newest}:\n{shown}{of_all} {groups}, at least {letters} open dead letters in all\n{more}"
 
 
 def sparkline(counts: Sequence[int]) -> str:
@@ -41,12 +58,17 @@ def sparkline(counts: Sequence[int]) -> str:
 
 
 def letters(answer: Document) -> str:
-    """Return a row for each letter of a list."""
+    """Return a row for each letter of a list; ids are cut where `is_cut` says so."""
     now = datetime.fromisoformat(answer["now"])
     return table(
-        {"task": "word", "died": "word", "name": "text", "error": "text", "exported": "word", "state": "word"},
+        {"task": "id", "died": "word", "name": "text", "error": "text", "exported": "word", "state": "word"},
         [_row(one, now) for one in answer["letters"]],
     )
+
+
+def is_cut(answer: Document) -> bool:
+    """Tell whether an id is too long for its row."""
+    return any(width(clean(one["id"])) > MAX_ID for one in answer["letters"])
 
 
 def header(answer: Document) -> dict[str, str]:
@@ -73,33 +95,44 @@ def deaths(answer: Document) -> str:
 
 def _group(group: Document, now: datetime) -> tuple[str, ...]:
     first, last = (_age(group[name], now) for name in ("first_at", "last_at"))
-    return clean(group["fingerprint"]) or ABSENT, str(group["letters"]), first, last, sparkline(group["trend"])
+    return (
+        shortened(clean(group["fingerprint"]), _MAX_FINGERPRINT) or ABSENT,
+        str(group["letters"]),
+        first,
+        last,
+        sparkline(group["trend"]),
+    )
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
     fingerprint, *numbers, trend = row
-    cells = [f"{cell:>{width}}" for cell, width in zip(numbers, widths[1:], strict=True)]
-    return "  ".join([f"{fingerprint:<{widths[0]}}", *cells, trend])
+    cells = [cell.rjust(room) for cell, room in zip(numbers, widths[1:], strict=True)]
+    return "  ".join([padded(fingerprint, widths[0]), *cells, trend])
 
 
 def _sample(group: Document) -> str:
     sample = group["sample"]
     if sample is None:
         return "    (has just gone)"
-    words = ": ".join([sample["name"] or "malformed", _error(sample)])
-    return f"    {bounded(clean(words), max(line_width(), 40) - 4)}"
+    name = _short(sample["name"] or "malformed")
+    return f"    {shortened(': '.join([name, clean(_error(sample))]), max(line_width(), 40) - 4)}"
 
 
 def _row(letter: Document, now: datetime) -> tuple[str, ...]:
-    task_id, died = bounded(clean(letter["id"]), MAX_ID), _age(letter["dead_lettered_at"], now)
+    task_id, died = shortened(clean(letter["id"]), MAX_ID), _age(letter["dead_lettered_at"], now)
     name = ABSENT if "malformed" in letter else letter["name"]
     code = letter["error"]["code"] if letter.get("error") else letter["reason"] or ABSENT
-    return task_id, died, name, code, "no" if letter["archived_at"] is None else "yes", _state(letter)
+    return task_id, died, _short(name), _short(code), "no" if letter["archived_at"] is None else "yes", _state(letter)
 
 
 def _death(one: Document, now: datetime) -> tuple[str, ...]:
     died = _age(one["dead_lettered_at"], now)
-    return str(one["redrives"]), died, one["reason"] or ABSENT, _error(one), _state(one)
+    reason = shortened(clean(one["reason"] or ABSENT), _MAX_REASON)
+    return str(one["redrives"]), died, reason, _error(one), _state(one)
+
+
+def _short(text: str) -> str:
+    return shortened(clean(text), MAX_NAME)
 
 
 def _state(letter: Document) -> str:

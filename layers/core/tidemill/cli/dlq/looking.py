@@ -50,14 +50,13 @@ def _list_groups(chosen: argparse.Namespace) -> None:
     answer = answered(chosen, {"op": "dlq.groups", "limit": min(chosen.limit, MAX_LIMIT)})
     if said(chosen, answer):
         return
+    newest = answer["newest_only"]
+    among = "in" if newest is None else f"among the newest {newest} dead letters of"
     if not answer["groups"]:
-        say(f"there are no open dead letters in {answer['database']}")
+        say(f"there are no open dead letters {among} {answer['database']}")
         return
     say(letter_text.groups(answer))
-    shown = len(answer["groups"])
-    of_all = f" of {answer['groups_in_all']}" if shown < answer["groups_in_all"] else ""
-    groups = "group" if shown == 1 and not of_all else "groups"
-    say(f"\n{shown}{of_all} {groups}, {answer['letters']} open dead letters in all; --fingerprint F lists those of one")
+    say(f"\n{letter_text.total(answer)}")
 
 
 def _list_letters(chosen: argparse.Namespace) -> None:
@@ -67,6 +66,8 @@ def _list_letters(chosen: argparse.Namespace) -> None:
     more = answer["next"]
     if answer["letters"]:
         say(letter_text.letters(answer))
+        if letter_text.is_cut(answer):
+            say("\nlong ids are cut: --json has all of them")
     elif more is None:
         kind = "dead letter that was redriven" if chosen.redriven else "open dead letter"
         say(f"no {kind} matches in {answer['database']}")

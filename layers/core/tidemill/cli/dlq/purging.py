@@ -9,7 +9,7 @@ from functools import partial
 
 from tidemill.cli.dlq.filters import add_choice_to, requested
 from tidemill.cli.dlq.progress import progress
-from tidemill.cli.dlq.runs import Tally, run, telling_so_far
+from tidemill.cli.dlq.runs import Tally, going_on, heard_somewhere, run, telling_so_far
 from tidemill.cli.ops.asking import Document, add_action, said
 from tidemill.cli.tables import Commands, say
 from tidemill.cli.watch import complain
@@ -39,10 +39,13 @@ def _purge(chosen: argparse.Namespace, *, refuse: Callable[[str], object]) -> No
     if not chosen.yes:
         _confirm(looked.document)
     tally = Tally("purged")
-    with telling_so_far(tally, "destroyed"), progress("destroying", total=looked.done) as step:
+    is_told = telling_so_far(tally, "destroyed", ends=lambda: [going_on(chosen)])
+    with is_told, progress("destroying", total=looked.done) as step:
         run(chosen, events, tally, limit=looked.done, step=step)  # of those that were told, whatever dies meanwhile
-    kept = max(looked.document["under_way"], tally.document["under_way"])  # it ends before the last of them
-    _tell(chosen, tally.document | {"under_way": kept}, "destroyed")
+    kept = max(one.document.get("under_way", 0) for one in (looked, tally))  # it ends before the last of them
+    told = tally.document and tally.document | {"under_way": kept}
+    with heard_somewhere(lambda: _report(told, "destroyed")):
+        _tell(chosen, told, "destroyed")
 
 
 def _confirm(looked: Document) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
+from tidemill.cli.cells import shortened
 from tidemill.cli.dlq.filters import add_choice_to, requested
 from tidemill.cli.dlq.progress import is_watched, progress
-from tidemill.cli.dlq.runs import Tally, run, telling_so_far
+from tidemill.cli.dlq.runs import Tally, going_on, heard_somewhere, run, telling_so_far
 from tidemill.cli.ops.asking import Document, add_action, said
+from tidemill.cli.ops.task_lists import MAX_ID
 from tidemill.cli.tables import Commands, clean, points, say
 from tidemill.errors import TidemillError
-from tidemill.wording import span
+from tidemill.operations.letter_requests import MAX_PER_SEC, MIN_PER_SEC
+from tidemill.wording import moment, span
 
 _EXAMPLES: Final = 5
 _MEANING: Final = {
@@ -23,6 +26,8 @@ _MEANING: Final = {
     "expired": "they had to start before a time that is over, or will be; --drop-expiry lets them start all the same",
     "under_way": "a redrive of them is under way, or was cut short a minute ago; if so, archive completes it",
     "conflict": "a living task has their id, or holds their idempotency key",
+    "far_off": "at this --rate their turn would be more than a year away",
+    "unwritable": "MongoDB refuses to change them: a validator, most likely",
 }
 
 
@@ -44,8 +49,8 @@ def _rate(text: str) -> float:
         rate = float(text)
     except ValueError:
         rate = 0.0
-    if not 0 < rate <= 1e6:  # noqa: PLR2004 - more is all at once
-        raise argparse.ArgumentTypeError("must be a number above 0, up to 1000000")
+    if not MIN_PER_SEC <= rate <= MAX_PER_SEC:
+        raise argparse.ArgumentTypeError(f"must be a number from {MIN_PER_SEC:g} to {MAX_PER_SEC:.0f}")
     return rate
 
 
@@ -55,10 +60,11 @@ def _redrive(chosen: argparse.Namespace, *, refuse: Callable[[str], object]) -> 
         how["per_sec"] = chosen.rate
     events = [how | which for which in requested(chosen, refuse=refuse)]
     tally = _looked(chosen, events) if chosen.dry_run else _redriven(chosen, events)
-    if not chosen.json:
-        say("\n".join(_report(chosen, tally.document)))
-    elif tally.document:
-        said(chosen, tally.document)
+    with heard_somewhere(lambda: () if chosen.dry_run else _report(chosen, tally.document)):
+        if not chosen.json:
+            say("\n".join(_report(chosen, tally.document)))
+        elif tally.document:
+            said(chosen, tally.document)
     left = sum(tally.document.get("refused", {}).values()) + tally.failed
     if left and not chosen.dry_run:
         raise LeftDeadError(f"{left} of what was asked for could not be redriven")
@@ -74,9 +80,23 @@ def _looked(chosen: argparse.Namespace, events: list[Document]) -> Tally:
 def _redriven(chosen: argparse.Namespace, events: list[Document]) -> Tally:
     tally = Tally("redriven")
     total = _looked(chosen, events).done if is_watched() and not chosen.ids else None
-    with telling_so_far(tally, "redriven"), progress("redriving", total=total) as step:
+    is_told = telling_so_far(tally, "redriven", ends=lambda: _ends(chosen, tally))
+    with is_told, progress("redriving", total=total) as step:
         run(chosen, events, tally, limit=chosen.limit, step=step)
     return tally
+
+
+def _ends(chosen: argparse.Namespace, tally: Tally) -> list[str]:
+    """Return what becomes of a redrive that was stopped, and of those that are back."""
+    completed = ["an archive a minute or more later completes what was begun"] if tally.unanswered else []
+    if chosen.rate is None:
+        return [*completed, going_on(chosen)]
+    told = "the same command goes on with the rest, and its spread begins anew at once"
+    if tally.began_at is None:
+        return [*completed, told]
+    length = timedelta(seconds=(tally.done + tally.unanswered) / chosen.rate)
+    until = moment(datetime.fromisoformat(tally.began_at) + length)
+    return [*completed, f"those that are back are spread until {until} UTC", f"{told}: wait till then to keep the rate"]
 
 
 def _report(chosen: argparse.Namespace, told: Document) -> Iterator[str]:
@@ -99,7 +119,7 @@ def _refused(told: Document) -> Iterator[str]:
     yield "\nrefused, and left as they were:\n"
     yield points(_reason(code, count, told) for code, count in sorted(told["refused"].items()))
     yield "\nfor example:\n"
-    yield points(f"{clean(one['id'])}: {one['message']}" for one in told["examples"][:_EXAMPLES])
+    yield points(f"{shortened(clean(one['id']), MAX_ID)}: {one['message']}" for one in told["examples"][:_EXAMPLES])
 
 
 def _reason(code: str, count: int, told: Document) -> str:

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from tidemill.aws import NotInvokedError
 from tidemill.cli.dlq.progress import Step
 from tidemill.cli.ops.asking import Document, RefusedByFunctionError, answered
+from tidemill.cli.tables import OutputError, flush
 from tidemill.cli.watch import complain
-from tidemill.errors import InvalidRequestError, TaskNotFoundError, TidemillError
+from tidemill.errors import InvalidRequestError, SettingsError, TaskNotFoundError, TidemillError
 from tidemill.operations.letter_requests import MAX_LETTERS
 
 MAX_EXAMPLES: Final = 20
+GOES_ON: Final = "the same command goes on with the rest"
+_OF_ALL: Final = (SettingsError, NotInvokedError)
+"""What keeps all that is asked for from being done."""
+
+_HARMLESS: Final = ("not_found", "not_allowed", "invalid_event")
+"""Codes of refusals with which the function says that nothing was done."""
 
 
 class Tally:
-    """What came of the pages so far, in the fields of their answers."""
+    """What came of the pages so far, in the fields of their answers.
+
+    Attributes:
+        unanswered: To so many letters more something may have been done: they were asked for, and no answer came.
+        began_at: When the first answer was given.
+    """
 
     def __init__(self, counted: str) -> None:
         self.counted = counted
         self.document: Document = {}
         self.failed = 0
+        self.unanswered = 0
+        self.began_at: str | None = None
 
     @property
     def done(self) -> int:
@@ -31,7 +46,8 @@ class Tally:
 
     def add(self, answer: Document) -> None:
         """Count *answer* in: numbers and counts are added up, examples kept, all else is as the newest has it."""
-        before = self.document
+        before, self.unanswered = self.document, 0
+        self.began_at = self.began_at or answer["now"]
         self.document = answer | {name: _together(before[name], answer.get(name)) for name in before}
 
 
@@ -41,33 +57,63 @@ def run(chosen: argparse.Namespace, events: Sequence[Document], tally: Tally, *,
     One of several that is refused as a whole keeps the others from nothing.
 
     Raises:
-        TidemillError: The one that there is was not answered, or all that was asked for could not go on.
+        TidemillError: The one that there is was refused, or one was not answered, so that all ends.
     """
     for event in events:
         try:
             _run(chosen, event, tally, limit=limit, step=step)
-        except (TaskNotFoundError, InvalidRequestError, RefusedByFunctionError) as error:
-            if len(events) == 1:
+        except TidemillError as error:
+            if len(events) == 1 or not _is_harmless(error) or isinstance(error, _OF_ALL):
                 raise
             complain(str(error))
-            tally.failed += 1
+            tally.failed, tally.unanswered = tally.failed + 1, 0
 
 
 @contextmanager
-def telling_so_far(tally: Tally, did: str) -> Iterator[None]:
-    """Say what was done so far where it ends too early."""
+def telling_so_far(tally: Tally, did: str, *, ends: Callable[[], Sequence[str]] = lambda: [GOES_ON]) -> Iterator[None]:
+    """Say what was done so far where it ends too early, for certain and perhaps; and what *ends* says of the rest."""
     try:
         yield
-    except (KeyboardInterrupt, TidemillError):
-        if tally.document:
-            complain(f"stopped early: {tally.done} {did} so far; the same command goes on with the rest")
+    except (KeyboardInterrupt, TidemillError) as error:
+        if _is_harmless(error):
+            tally.unanswered = 0
+        so_far = f"stopped early: {tally.done} {did}"
+        if tally.unanswered:
+            complain("; ".join([f"{so_far} for certain, up to {tally.unanswered} more may have been", *ends()]))
+        elif tally.document:
+            complain("; ".join([f"{so_far} so far", *ends()]))
         raise
+
+
+@contextmanager
+def heard_somewhere(lines: Callable[[], Iterable[str]]) -> Iterator[None]:
+    """Say *lines*, what was done, on stderr where stdout takes nothing of it."""
+    try:
+        yield
+        flush()
+    except (OutputError, BrokenPipeError):
+        for line in lines():
+            complain(line)
+        raise
+
+
+def going_on(chosen: argparse.Namespace) -> str:
+    """Return what becomes of the rest."""
+    return GOES_ON if chosen.limit is None else f"{GOES_ON}, and counts --limit from 0"
+
+
+def _is_harmless(error: BaseException) -> bool:
+    """Tell whether the call that ended so has done nothing for certain."""
+    if isinstance(error, RefusedByFunctionError):
+        return error.code in _HARMLESS
+    return isinstance(error, (TaskNotFoundError, InvalidRequestError, *_OF_ALL))
 
 
 def _run(chosen: argparse.Namespace, event: Document, tally: Tally, *, limit: int | None, step: Step) -> None:
     following: Document = {}
     while limit is None or tally.done < limit:
         most = MAX_LETTERS if limit is None else min(limit - tally.done, MAX_LETTERS)
+        tally.unanswered = 1 if "id" in event else most
         answer = answered(chosen, event | {"limit": most} | following)
         tally.add(answer)
         step(answer[tally.counted])

@@ -19,7 +19,11 @@ Document: TypeAlias = dict[str, Any]
 
 
 class RefusedByFunctionError(TidemillError):
-    """The operate function did not do what it was asked for, and says why."""
+    """The operate function did not do what it was asked for, and says why, also with a word: ``code``."""
+
+    def __init__(self, message: str, *, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def add_action(actions: Commands, name: str, summary: str) -> argparse.ArgumentParser:
@@ -106,4 +110,6 @@ def _refusal(error: Document) -> TidemillError:
         for one in (details if isinstance(details, list) else [])
         if isinstance(one, dict)
     ]
-    return InvalidRequestError(problems) if problems else RefusedByFunctionError(str(error.get("message")))
+    if problems:
+        return InvalidRequestError(problems)
+    return RefusedByFunctionError(str(error.get("message")), code=str(error.get("code")))
