@@ -19,23 +19,23 @@ from pymongo.errors import OperationFailure
 
 from tests.builders import add, document, lease, whole
 from tidemill import dead_letters, indexes
-from tidemill.dead_letters import LetterId, exporting, moving, redriving
-from tidemill.dead_letters.purging import purge
+from tidemill.dead_letters import LetterId, exporting, keeping, moving, redriving
 from tidemill.dead_letters.which import Which
 from tidemill.documents import DEAD_LETTERS
 from tidemill.enqueueing import known_occurrence
 from tidemill.model import Malformed, Succeeded, Task
+from tidemill.purge import purge
 from tidemill.requests import Occurrence
 from tidemill.settlement import Settlement
 from tidemill.store import Tasks, claims, intake, lookups, losses, open_tasks, settles, sweeps
 from tidemill.store.scans import Scan, advanced
 
-DAYS = indexes.Retention()
+KEPT = indexes.Retention()
 
 
 def test_indexes_are_made_once_and_named(db: Database[Any]) -> None:
     assert indexes.missing(db) == ()
-    indexes.create(db, retention=DAYS)
+    indexes.create(db, retention=KEPT)
     assert {index.name for index in indexes.INDEXES if index.collection == "tasks"} == set(
         db["tasks"].index_information()
     ) - {"_id_"}
@@ -44,7 +44,7 @@ def test_indexes_are_made_once_and_named(db: Database[Any]) -> None:
 def test_missing_indexes_are_made_while_there_are_few_tasks(db: Database[Any]) -> None:
     db["tasks"].drop_index("leases")
 
-    assert indexes.maintain(db, retention=DAYS) == ()
+    assert indexes.maintain(db, retention=KEPT) == ()
     assert indexes.missing(db) == ()
 
 
@@ -55,7 +55,7 @@ def test_missing_indexes_are_reported_where_there_are_many_tasks(
     add(open_tasks(db), [document(now), document(now)])
     db["tasks"].drop_index("leases")
 
-    assert [index.name for index in indexes.maintain(db, retention=DAYS)] == ["leases"]
+    assert [index.name for index in indexes.maintain(db, retention=KEPT)] == ["leases"]
     assert [index.name for index in indexes.missing(db)] == ["leases"]
 
 
@@ -75,7 +75,7 @@ def test_an_index_that_an_earlier_release_made_otherwise_is_replaced(
     db[collection].create_index(keys, name=name, **options)
     assert [(index.collection, index.name) for index in indexes.missing(db)] == [(collection, name)]
 
-    assert indexes.maintain(db, retention=DAYS) == ()
+    assert indexes.maintain(db, retention=KEPT) == ()
 
     assert indexes.missing(db) == ()
     assert db[collection].index_information()[name].get("expireAfterSeconds") != 60
@@ -89,7 +89,7 @@ def test_a_collection_is_small_or_large_by_itself(
     db["tasks"].drop_index("leases")
     db[DEAD_LETTERS].drop_index("groups")
 
-    assert [index.name for index in indexes.maintain(db, retention=DAYS)] == ["leases"]
+    assert [index.name for index in indexes.maintain(db, retention=KEPT)] == ["leases"]
     assert [index.name for index in indexes.missing(db)] == ["leases"]
 
 
@@ -98,7 +98,7 @@ def test_an_index_that_cannot_be_made_keeps_no_other_away(client: MongoClient[An
     add(open_tasks(db), [document(now, idempotency_key="twice"), document(now, idempotency_key="twice")])
 
     with pytest.raises(OperationFailure):
-        indexes.create(db, retention=DAYS)
+        indexes.create(db, retention=KEPT)
 
     assert [index.name for index in indexes.missing(db) if index.collection == "tasks"] == ["key"]
 
@@ -157,7 +157,11 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "known_occurrence": lambda on: known_occurrence(on.tasks, OCCURRENCE, count=1),
     "retry_now": lambda on: lookups.retry_now(on.tasks, on.held[0].id, now=on.now),
     "failed": lambda on: list(moving.failed(on.tasks, limit=5, now=on.now)),
-    "remove": lambda on: moving.remove(on.tasks, [RawBSONDocument(bson.encode({"_id": on.held[0].id}))]),
+    "remove": lambda on: moving.remove(on.tasks, [_raw({"_id": on.held[0].id})]),
+    "put off moving": lambda on: moving.put_off(on.tasks, [(_raw({"_id": on.held[0].id}), "x")], now=on.now),
+    "bury a repeated one": lambda on: moving.bury(_dead(on), [_letter()]),
+    "close_earlier": lambda on: moving.close_earlier(_dead(on), [_raw({"_id": LETTER | {"redrives": 1}})], now=on.now),
+    "keep_unexported": lambda on: keeping.keep_unexported(_dead(on)),
     "letter": lambda on: dead_letters.lookups.letter(_dead(on), LetterId(task=7, redrives=0)),
     "deaths": lambda on: dead_letters.lookups.deaths(_dead(on), 7, limit=5),
     "newest_open": lambda on: dead_letters.lookups.newest_open(_dead(on), 7),
@@ -221,7 +225,11 @@ def _dead(on: _Given) -> Tasks:
 
 
 def _letter() -> RawBSONDocument:
-    return RawBSONDocument(bson.encode({"_id": {"task": 7, "redrives": 0}}))
+    return _raw({"_id": LETTER})
+
+
+def _raw(fields: dict[str, Any]) -> RawBSONDocument:
+    return RawBSONDocument(bson.encode(fields))
 
 
 def _scan() -> Scan:

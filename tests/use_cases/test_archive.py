@@ -15,7 +15,7 @@ from tests.builders import MINUTE, add, document, lease, stored
 from tests.conftest import T0, ManualClock
 from tests.use_cases.conftest import Bench
 from tidemill.archive import Moved, move
-from tidemill.dead_letters import CHANGING, MARKS, deaths, moving, portions
+from tidemill.dead_letters import CHANGING, MARKS, comparing, moving, portions
 from tidemill.dead_letters.letters import MAX_DOCUMENT
 from tidemill.documents import DEAD_LETTERS
 from tidemill.fingerprint import fingerprint
@@ -268,7 +268,7 @@ def test_a_task_stays_whose_letter_is_neither_stored_nor_found(
     add(tasks, [failed(now - MINUTE, _id="a")])
     run(tasks, dead, clock)
     add(tasks, [failed(now, _id="a")])
-    compared = deaths.compared
+    compared = comparing.compared
 
     def after_a_purge(dead: Tasks, letters: Any) -> Any:
         dead.delete_many({})

@@ -15,10 +15,10 @@ from tests.conftest import T0
 from tests.redrives import EVER, all_of, bury, failed
 from tidemill.dead_letters import LetterId
 from tidemill.dead_letters import pages as module
-from tidemill.dead_letters.purging import Purged, purge
 from tidemill.dead_letters.which import Which
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import InvalidRequestError
+from tidemill.purge import Purged, purge
 from tidemill.store import Tasks, open_tasks
 from tidemill.testing import Mongod
 

@@ -27,6 +27,8 @@ EXPORT: Final = "export"
 GROUPS: Final = "groups"
 RECENT: Final = "recent"
 REDRIVES: Final = "redrives"
+BY_ID: Final = "_id_"
+"""The index that every collection has."""
 
 SMALL: Final = 100_000
 """Up to so many tasks, making an index takes no longer than an invocation can wait."""

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from pymongo.database import Database
 
+from tidemill import indexes
 from tidemill.control import seats
 from tidemill.control.reading import forgiving
 from tidemill.control.service import Service, service_of
 from tidemill.control.workers import WORKERS
 from tidemill.documents import CONTROL
 from tidemill.store import translated
-
-_BY_ID: Final = "_id_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,7 @@ def standing(db: Database[Any], *, queue: str, now: datetime) -> Standing:
     """
     retries = f"retries:{queue}"
     with translated(CONTROL):
-        found = forgiving(db)[CONTROL].find({"_id": {"$in": [seats.NAME, WORKERS, retries]}}, hint=_BY_ID)
+        found = forgiving(db)[CONTROL].find({"_id": {"$in": [seats.NAME, WORKERS, retries]}}, hint=indexes.BY_ID)
         documents = {one["_id"]: one for one in found}
     seat = documents.get(seats.NAME, {})
     limit, came_at, came = seat.get("limit"), seat.get("came_at"), seat.get("came")

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pymongo import UpdateOne
 from pymongo.database import Database
 
+from tidemill import indexes
 from tidemill.control.directory import Directory
 from tidemill.control.reading import by_name, forgiving
 from tidemill.documents import TASK_TYPES, backoff_document
@@ -43,7 +44,7 @@ def declare_types(db: Database[Any], types: Iterable[TaskType], *, package: str,
 def registered_names(db: Database[Any]) -> frozenset[str]:
     """Return the names that executors have registered, as they are now, without the retired ones."""
     with translated(TASK_TYPES):
-        found = forgiving(db)[TASK_TYPES].find({"retired_at": None}, {"_id": 1}, hint="_id_")
+        found = forgiving(db)[TASK_TYPES].find({"retired_at": None}, {"_id": 1}, hint=indexes.BY_ID)
         return frozenset(one["_id"] for one in found if isinstance(one["_id"], str))
 
 

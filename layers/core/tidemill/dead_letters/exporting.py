@@ -15,7 +15,6 @@ from tidemill import indexes
 from tidemill.dead_letters.portions import portions
 from tidemill.dead_letters.trying import tried_in_vain
 from tidemill.dead_letters.values import CHANGING
-from tidemill.dead_letters.which import BY_ID
 from tidemill.documents import DEAD_LETTERS, opened
 from tidemill.store import Tasks, translated
 from tidemill.store.writes import Written, write_each
@@ -55,7 +54,7 @@ def mark_exported(dead: Tasks, letters: Sequence[RawBSONDocument], *, now: datet
     another after that was read.
     """
     change = {"$set": {"archived_at": now, "retain_from": now}, "$unset": dict.fromkeys(_TRIES, "")}
-    return write_each(dead, [UpdateOne(_still_unexported(raw), change, hint=BY_ID) for raw in letters])
+    return write_each(dead, [UpdateOne(_still_unexported(raw), change, hint=indexes.BY_ID) for raw in letters])
 
 
 def put_off(dead: Tasks, refused: Sequence[tuple[RawBSONDocument, str]], *, now: datetime) -> Written:
@@ -63,7 +62,7 @@ def put_off(dead: Tasks, refused: Sequence[tuple[RawBSONDocument, str]], *, now:
     return write_each(
         dead,
         [
-            UpdateOne(_still_unexported(raw), tried_in_vain("export", why=why, now=now), hint=BY_ID)
+            UpdateOne(_still_unexported(raw), tried_in_vain("export", why=why, now=now), hint=indexes.BY_ID)
             for raw, why in refused
         ],
     )

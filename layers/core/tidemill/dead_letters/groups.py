@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tidemill import indexes
 from tidemill.dead_letters.brief import BRIEF, brief_letter
-from tidemill.dead_letters.values import Letter
+from tidemill.dead_letters.values import Letter, date_in
 from tidemill.documents import DEAD_LETTERS, decode
 from tidemill.store import Tasks, translated
 
@@ -160,12 +160,8 @@ def _group(one: Mapping[str, Any], sample: Letter | None) -> Group:
     return Group(
         fingerprint=one["_id"] if isinstance(one["_id"], str) else "",
         letters=one["open"],
-        first_at=_date(one["first"]),
-        last_at=_date(one["last"]),
+        first_at=date_in(one["first"]),
+        last_at=date_in(one["last"]),
         trend=tuple(hours_ago[HOURS - 1 - hour] for hour in range(HOURS)),
         sample=sample,
     )
-
-
-def _date(value: object) -> datetime | None:
-    return value if isinstance(value, datetime) else None

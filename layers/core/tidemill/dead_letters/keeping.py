@@ -27,4 +27,4 @@ def _change(dead: Tasks, where: dict[str, Any], update: dict[str, Any]) -> int:
     with translated(DEAD_LETTERS):
         found = dead.find(where, {"_id": 1}, hint=indexes.EXPORT).limit(LIMIT).batch_size(LIMIT + 1)
         ids = [opened(raw)["_id"] for raw in found]
-        return dead.update_many({"_id": {"$in": ids}} | where, update, hint="_id_").matched_count if ids else 0
+        return dead.update_many({"_id": {"$in": ids}} | where, update, hint=indexes.BY_ID).matched_count if ids else 0

@@ -10,6 +10,7 @@ import bson
 from bson.raw_bson import RawBSONDocument
 
 from tidemill.dead_letters.grafting import grafted
+from tidemill.dead_letters.values import MAX_REDRIVES
 from tidemill.documents import opened
 from tidemill.fingerprint import fingerprint
 
@@ -17,7 +18,6 @@ MAX_DOCUMENT: Final = 16 * 1024 * 1024
 ROOM: Final = 1024
 """Is kept free for the fields that exports and redrives add, where that can be."""
 
-_MANY: Final = 2**31
 _FULL: Final = "the document is full"
 _SPARE: Final = ("attempt_log", "result", "trace", "settled_by", "updated_at")
 """What makes room where there is none: neither what was asked for, nor how it ended."""
@@ -45,7 +45,7 @@ def dead_letter(raw: RawBSONDocument, *, now: datetime, redrives: int | None = N
 def redrives_of(task: Mapping[str, Any]) -> int:
     """Return how often *task* says that it came back from the dead letters."""
     value = task.get("redrives")
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MANY else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_REDRIVES else 0
 
 
 def _marked(theirs: bytes, task: Mapping[str, Any], *, now: datetime, redrives: int) -> bytes:

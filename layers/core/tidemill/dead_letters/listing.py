@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import bson
 from bson.raw_bson import RawBSONDocument
 
+from tidemill import indexes
 from tidemill.dead_letters import pages
 from tidemill.dead_letters.brief import BRIEF, brief_letter
 from tidemill.dead_letters.places import place_in, place_of, sealed, unsealed
-from tidemill.dead_letters.values import Letter
-from tidemill.dead_letters.which import BY_ID, Which
+from tidemill.dead_letters.values import Letter, id_bytes
+from tidemill.dead_letters.which import Which
 from tidemill.documents import DEAD_LETTERS, opened
 from tidemill.store import Tasks, translated
 
@@ -81,9 +81,9 @@ def _shown(dead: Tasks, found: Sequence[RawBSONDocument]) -> tuple[Letter, ...]:
     ids = [place_of(raw).id for raw in found]
     stages: list[dict[str, Any]] = [{"$match": {"_id": {"$in": ids}}}, *BRIEF]
     with translated(DEAD_LETTERS):
-        read = {_key(raw): raw for raw in dead.aggregate(stages, hint=BY_ID, batchSize=len(ids) + 1)}
+        read = {_key(raw): raw for raw in dead.aggregate(stages, hint=indexes.BY_ID, batchSize=len(ids) + 1)}
     return tuple(brief_letter(read[key]) for key in map(_key, found) if key in read)
 
 
 def _key(raw: RawBSONDocument) -> bytes:
-    return bson.encode({"_id": opened(raw)["_id"]})
+    return id_bytes(opened(raw)["_id"])

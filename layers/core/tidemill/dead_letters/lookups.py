@@ -21,7 +21,7 @@ from tidemill.store import Tasks, translated
 def latest(dead: Tasks, task_id: TaskId) -> Task | Malformed | None:
     """Return the newest dead letter of a task, under the task's own id."""
     with translated(DEAD_LETTERS):
-        raw = dead.find_one({"_id": of_task(task_id)}, sort=[("_id", -1)])
+        raw = dead.find_one({"_id": of_task(task_id)}, sort=[("_id", -1)], hint=indexes.BY_ID)
     if raw is None:
         return None
     return read(RawBSONDocument(bson.encode({**decode(raw), "_id": task_id})))
@@ -35,7 +35,7 @@ def of_task(task_id: TaskId) -> dict[str, Any]:
 def letter(dead: Tasks, letter_id: LetterId) -> Letter | None:
     """Return one letter, or ``None`` where there is none of this id."""
     with translated(DEAD_LETTERS):
-        raw = dead.find_one({"_id": {"$eq": letter_id.document()}})
+        raw = dead.find_one({"_id": {"$eq": letter_id.document()}}, hint=indexes.BY_ID)
     return None if raw is None else replace(read_letter(raw), id=letter_id)
 
 
@@ -51,7 +51,7 @@ def deaths(dead: Tasks, task_id: TaskId, *, limit: int) -> tuple[Letter, ...]:
         {"$match": {"_id": of_task(task_id)}}, {"$sort": {"_id": -1}}, {"$limit": limit}, *BRIEF,
     ]  # fmt: skip
     with translated(DEAD_LETTERS):
-        return tuple(brief_letter(raw) for raw in dead.aggregate(stages, hint="_id_"))
+        return tuple(brief_letter(raw) for raw in dead.aggregate(stages, hint=indexes.BY_ID))
 
 
 def newest_open(dead: Tasks, task_id: TaskId) -> LetterId | None:
@@ -59,10 +59,10 @@ def newest_open(dead: Tasks, task_id: TaskId) -> LetterId | None:
     where = {"_id": of_task(task_id), "redriven_at": None}
     bare = {"_id": {"$eq": task_id}, "redriven_at": None}
     with translated(DEAD_LETTERS):
-        raw = dead.find_one(where, {"_id": 1}, sort=[("_id", -1)], hint="_id_")
+        raw = dead.find_one(where, {"_id": 1}, sort=[("_id", -1)], hint=indexes.BY_ID)
         if raw is not None:
             return id_of(decode(raw)["_id"])
-        return None if dead.find_one(bare, {"_id": 1}, hint="_id_") is None else exact_id(task_id)
+        return None if dead.find_one(bare, {"_id": 1}, hint=indexes.BY_ID) is None else exact_id(task_id)
 
 
 def has_fingerprint(dead: Tasks, fingerprint: str) -> bool:

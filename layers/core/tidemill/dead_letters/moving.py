@@ -12,7 +12,7 @@ from pymongo import ASCENDING, DESCENDING, DeleteOne, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from tidemill import indexes
-from tidemill.dead_letters.deaths import compared
+from tidemill.dead_letters.comparing import compared
 from tidemill.dead_letters.portions import portions
 from tidemill.dead_letters.trying import tried_in_vain
 from tidemill.dead_letters.values import MARKS, REDRIVE_MARKS
@@ -94,7 +94,7 @@ def close_earlier(dead: Tasks, letters: Sequence[RawBSONDocument], *, now: datet
                     "redriven_at": None,
                 },
                 {"$set": {"redriven_at": now}, "$unset": dict.fromkeys(REDRIVE_MARKS, "")},
-                hint="_id_",
+                hint=indexes.BY_ID,
             )
             for one in again
         ],
@@ -105,14 +105,17 @@ def remove(tasks: Tasks, moved: Sequence[RawBSONDocument]) -> int:
     """Delete what was *moved*, but what has come back or died once more since it was read; return how many."""
     if not moved:
         return 0
-    deletions = [DeleteOne(_as_it_died(raw)) for raw in moved]
+    deletions = [DeleteOne(_as_it_died(raw), hint=indexes.BY_ID) for raw in moved]
     with translated():
         return tasks.bulk_write(deletions, ordered=False).deleted_count
 
 
 def put_off(tasks: Tasks, stuck: Sequence[tuple[RawBSONDocument, str]], *, now: datetime) -> None:
     """Note of failed tasks that they cannot be moved and why, and when to try again: later each time."""
-    updates = [UpdateOne(_as_it_died(raw), tried_in_vain("archive", why=why, now=now)) for raw, why in stuck]
+    updates = [
+        UpdateOne(_as_it_died(raw), tried_in_vain("archive", why=why, now=now), hint=indexes.BY_ID)
+        for raw, why in stuck
+    ]
     write_each(tasks, updates)
 
 

@@ -90,7 +90,7 @@ def _named(
     direction, bound = (DESCENDING, "$lt") if newest_first else (ASCENDING, "$gte")
     ids = dict(where["_id"]) if after is None else {**where["_id"], bound: after.id}
     with translated(DEAD_LETTERS):
-        found = dead.find({**where, "_id": ids}, shown, hint="_id_").sort("_id", direction)
+        found = dead.find({**where, "_id": ids}, shown, hint=indexes.BY_ID).sort("_id", direction)
         letters = list(found.limit(limit + 1).batch_size(limit + 2))
     return _cut(letters, limit=limit, newest_first=newest_first, end=None)
 

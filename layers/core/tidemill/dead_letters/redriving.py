@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-import bson
 from bson.max_key import MaxKey
 from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateOne
@@ -19,8 +18,7 @@ from pymongo.errors import BulkWriteError
 from tidemill import indexes
 from tidemill.dead_letters.letters import redrives_of
 from tidemill.dead_letters.portions import portions
-from tidemill.dead_letters.values import MARKS, REDRIVE_MARKS
-from tidemill.dead_letters.which import BY_ID
+from tidemill.dead_letters.values import MARKS, REDRIVE_MARKS, id_bytes
 from tidemill.documents import DEAD_LETTERS, decode, opened
 from tidemill.model import TaskId
 from tidemill.store import Tasks, translated
@@ -82,18 +80,18 @@ def bodies(dead: Tasks, ids: Sequence[Any], *, without: Iterable[str] = ()) -> d
     """Return by their ids what of letters becomes that of tasks, byte for byte, except the fields in *without*."""
     left_out = dict.fromkeys([*ANEW, *_GONE, *without], 0)
     with translated(DEAD_LETTERS):
-        found = dead.find({"_id": {"$in": list(ids)}}, left_out, hint=BY_ID).batch_size(len(ids) + 1)
-        return {key_of(opened(raw)["_id"]): raw for raw in found}
+        found = dead.find({"_id": {"$in": list(ids)}}, left_out, hint=indexes.BY_ID).batch_size(len(ids) + 1)
+        return {id_bytes(opened(raw)["_id"]): raw for raw in found}
 
 
 def alive(tasks: Tasks, ids: Sequence[TaskId]) -> dict[bytes, Alive]:
     """Return which of these tasks are there, by their ids. None of *ids* may be a regular expression."""
     shown = {"redrives": 1, "status": 1, "created_at": 1}
     with translated():
-        found = list(tasks.find({"_id": {"$in": list(ids)}}, shown, hint=BY_ID, batch_size=len(ids) + 1))
+        found = list(tasks.find({"_id": {"$in": list(ids)}}, shown, hint=indexes.BY_ID, batch_size=len(ids) + 1))
     there = [(decode(raw), life_of(raw)) for raw in found]
     return {
-        key_of(one["_id"]): Alive(id=one["_id"], life=life, redrives=redrives_of(one), status=str(one.get("status")))
+        id_bytes(one["_id"]): Alive(id=one["_id"], life=life, redrives=redrives_of(one), status=str(one.get("status")))
         for one, life in there
     }
 
@@ -117,8 +115,8 @@ def died_since(dead: Tasks, letters: Sequence[tuple[TaskId, int]]) -> set[tuple[
         for task, redrives in letters
     ]
     with translated(DEAD_LETTERS):
-        found = dead.find({"$or": later}, {"created_at": 1}, hint=BY_ID)
-        return {(key_of(opened(opened(raw)["_id"])["task"]), life_of(raw)) for raw in found}
+        found = dead.find({"$or": later}, {"created_at": 1}, hint=indexes.BY_ID)
+        return {(id_bytes(opened(opened(raw)["_id"])["task"]), life_of(raw)) for raw in found}
 
 
 def mark(dead: Tasks, marks: Sequence[Mark], *, token: str, now: datetime) -> Written:
@@ -144,8 +142,8 @@ def standing(dead: Tasks, ids: Sequence[Any]) -> dict[bytes, object]:
     """Return the tokens of those of these letters that are open, by their ids."""
     where = {"_id": {"$in": list(ids)}, "redriven_at": None}
     with translated(DEAD_LETTERS):
-        found = dead.find(where, {"redrive_token": 1}, hint=BY_ID, batch_size=len(ids) + 1)
-        return {key_of(opened(raw)["_id"]): decode(raw).get("redrive_token") for raw in found}
+        found = dead.find(where, {"redrive_token": 1}, hint=indexes.BY_ID, batch_size=len(ids) + 1)
+        return {id_bytes(opened(raw)["_id"]): decode(raw).get("redrive_token") for raw in found}
 
 
 def insert(tasks: Tasks, documents: Sequence[RawBSONDocument]) -> dict[int, int]:
@@ -172,12 +170,7 @@ def take_back(dead: Tasks, letters: Sequence[tuple[Any, object]]) -> int:
 
 def life_of(raw: RawBSONDocument) -> bytes:
     """Return what tells a life of a task from others under the same id: when it was enqueued, which a redrive keeps."""
-    return key_of(opened(raw).get("created_at"))
-
-
-def key_of(value: Any) -> bytes:  # noqa: ANN401 - an id of any type
-    """Return an id as something to look up by."""
-    return bson.encode({"": value})
+    return id_bytes(opened(raw).get("created_at"))
 
 
 def _write(dead: Tasks, letters: Sequence[tuple[Any, object]], updates: Sequence[Mapping[str, Any]]) -> Written:
@@ -185,7 +178,9 @@ def _write(dead: Tasks, letters: Sequence[tuple[Any, object]], updates: Sequence
         dead,
         [
             UpdateOne(
-                {"_id": {"$eq": letter_id}, "redriven_at": None, "redrive_token": {"$eq": token}}, update, hint=BY_ID
+                {"_id": {"$eq": letter_id}, "redriven_at": None, "redrive_token": {"$eq": token}},
+                update,
+                hint=indexes.BY_ID,
             )
             for (letter_id, token), update in zip(letters, updates, strict=True)
         ],

@@ -12,6 +12,9 @@ from bson.raw_bson import RawBSONDocument
 from tidemill.documents import decode, read
 from tidemill.model import Malformed, Task, TaskId
 
+MAX_REDRIVES: Final = 2**31 - 1
+"""So often a task may have come back; what is above was written by hand."""
+
 REDRIVE_MARKS: Final = ("redrive_started_at", "redrive_due_at", "redrive_token", "redrive_drops_expiry")
 """The fields of a dead letter that is on its way back."""
 
@@ -74,15 +77,15 @@ def read_letter(raw: RawBSONDocument) -> Letter:
     return Letter(
         id=letter_id,
         task=read(own),
-        dead_lettered_at=_date(document, "dead_lettered_at"),
+        dead_lettered_at=date_in(document.get("dead_lettered_at")),
         fingerprint=_text(document, "fingerprint") or "",
         reason=_text(document, "reason"),
-        archived_at=_date(document, "archived_at"),
-        redrive_started_at=_date(document, "redrive_started_at"),
-        redriven_at=_date(document, "redriven_at"),
+        archived_at=date_in(document.get("archived_at")),
+        redrive_started_at=date_in(document.get("redrive_started_at")),
+        redriven_at=date_in(document.get("redriven_at")),
         export_attempts=tried if isinstance(tried, int) else 0,
         export_error=_text(document, "export_error"),
-        export_retry_at=_date(document, "export_retry_at"),
+        export_retry_at=date_in(document.get("export_retry_at")),
     )
 
 
@@ -110,9 +113,14 @@ def exact_id(stored: Any) -> LetterId:  # noqa: ANN401 - whatever people have ma
     return BareId(task=stored) if usual.task is stored else usual
 
 
-def _date(document: dict[str, Any], name: str) -> datetime | None:
-    value = document.get(name)
+def date_in(value: object) -> datetime | None:
+    """Return *value* where it is a time, whatever else people may have written there."""
     return value if isinstance(value, datetime) else None
+
+
+def id_bytes(value: Any) -> bytes:  # noqa: ANN401 - an id of any type
+    """Return an id as something to look up by."""
+    return bson.encode({"": value})
 
 
 def _text(document: dict[str, Any], name: str) -> str | None:

@@ -9,8 +9,6 @@ from typing import Any
 from tidemill import indexes
 from tidemill.dead_letters.values import LetterId
 
-BY_ID = "_id_"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Which:
@@ -29,11 +27,6 @@ class Which:
     since: datetime | None = None
     until: datetime | None = None
 
-    @property
-    def is_all(self) -> bool:
-        """Tell whether every dead letter is meant."""
-        return not self.where()
-
     def where(self) -> dict[str, Any]:
         """Return the filter that matches them."""
         asked = {"fingerprint": self.fingerprint, "name": self.name, "queue": self.queue}
@@ -48,5 +41,5 @@ class Which:
     def hint(self) -> str:
         """Return the index that leads to them."""
         if self.ids:
-            return BY_ID
+            return indexes.BY_ID
         return indexes.RECENT if self.fingerprint is None else indexes.GROUPS

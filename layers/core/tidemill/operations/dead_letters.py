@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemill.dead_letters import listing as pages
+from tidemill.dead_letters import listing as letter_listing
 from tidemill.dead_letters import lookups
 from tidemill.dead_letters.groups import groups
 from tidemill.dead_letters.values import Letter, LetterId, exact_id
@@ -38,7 +38,7 @@ def largest_groups(request: DeadLetterGroups, desk: Desk) -> dict[str, Any]:
 
 def listing(request: DeadLetterList, desk: Desk) -> dict[str, Any]:
     """Return a page of letters, and the cursor of the next."""
-    page = pages.listing(
+    page = letter_listing.listing(
         desk.dead, which(request), redriven=request.redriven, limit=request.limit, after=request.cursor
     )
     allowed = allowances(desk)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from tidemill.dead_letters.purging import purge as purge_letters
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.export import export as export_letters
 from tidemill.operations.desk import Desk
 from tidemill.operations.letter_requests import Chosen, DeadLetterExport, DeadLetterPurge, DeadLetterRedrive
 from tidemill.operations.matching import chosen, of_no_letter
+from tidemill.purge import purge as purge_letters
 from tidemill.redrive import Plan, Redriver, Refused
 from tidemill.redrive import redrive as redrive_letters
 from tidemill.store import ids

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from tidemill.dead_letters.values import MAX_REDRIVES
 from tidemill.operations.requests import MAX_CURSOR, MAX_LIMIT, Id, Name, Operation
 from tidemill.requests import Moment
 
@@ -17,7 +18,7 @@ MAX_PER_SEC: Final = 1_000_000.0
 _FILTERS: Final = ("fingerprint", "name", "queue", "since", "until")
 
 Cursor = Annotated[str, Field(min_length=1, max_length=MAX_CURSOR)]
-Redrives = Annotated[int, Field(ge=0, lt=2**31)]
+Redrives = Annotated[int, Field(ge=0, le=MAX_REDRIVES)]
 
 
 class Filtered(Operation):

@@ -13,15 +13,13 @@ from bson.raw_bson import RawBSONDocument
 from bson.regex import Regex
 
 from tidemill.dead_letters import portions
-from tidemill.dead_letters.redriving import key_of, life_of
-from tidemill.dead_letters.values import LetterId, id_of
+from tidemill.dead_letters.redriving import life_of
+from tidemill.dead_letters.values import MAX_REDRIVES, LetterId, date_in, id_bytes, id_of
 from tidemill.documents import decode, opened
 from tidemill.model import TaskId
 
 UNDER_WAY: Final = timedelta(seconds=60)
 """Nobody is at a redrive any more that was begun longer ago, or that is to begin later: it was cut short."""
-
-_MOST_REDRIVES: Final = 2**31 - 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +52,12 @@ class Seen:
     @property
     def key(self) -> bytes:
         """What the letter is looked up by."""
-        return key_of(self.raw_id)
+        return id_bytes(self.raw_id)
 
     @property
     def task_key(self) -> bytes:
         """What its task is looked up by."""
-        return key_of(self.task)
+        return id_bytes(self.task)
 
     def is_under_way(self, *, now: datetime) -> bool:
         """Tell whether somebody may be about to redrive it."""
@@ -67,7 +65,7 @@ class Seen:
 
     def can_go_back(self) -> bool:
         """Tell whether a task can have this id, to the byte, and come back once more."""
-        if isinstance(self.task, Regex | list) or not 0 <= self.id.redrives <= _MOST_REDRIVES:
+        if isinstance(self.task, Regex | list) or not 0 <= self.id.redrives < MAX_REDRIVES:
             return False
         return self.task is self.raw_id or bson.encode({"task": self.task})[4:-1] in bytes(self.raw_id.raw)
 
@@ -84,9 +82,9 @@ def seen(raw: RawBSONDocument) -> Seen:
         task=opened(raw_id)["task"] if is_ours else raw_id,
         life=life_of(raw),
         is_begun=letter.get("redrive_started_at") is not None,
-        started_at=_date(letter.get("redrive_started_at")),
+        started_at=date_in(letter.get("redrive_started_at")),
         token=letter.get("redrive_token"),
-        due_at=_date(letter.get("redrive_due_at")),
+        due_at=date_in(letter.get("redrive_due_at")),
         drops_expiry=letter.get("redrive_drops_expiry") is True,
         size=int(letter["size"]),
     )
@@ -97,7 +95,3 @@ def portion(letters: Sequence[Seen]) -> Sequence[Seen]:
     sizes = accumulate(one.size for one in letters)
     fitting = sum(1 for _ in takewhile(lambda size: size <= portions.MAX_BYTES, sizes))
     return letters[: max(fitting, 1)]
-
-
-def _date(value: object) -> datetime | None:
-    return value if isinstance(value, datetime) else None

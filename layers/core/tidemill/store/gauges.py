@@ -123,7 +123,7 @@ def depths(tasks: Tasks, named: Sequence[str], *, lane: Lane, limit: int = MANY)
 def dead_letters(dead: Tasks, *, limit: int = MANY) -> int:
     """Return how many dead letters are kept, redriven or not, at most *limit*: which is which no index tells."""
     with translated(DEAD_LETTERS):
-        return dead.count_documents({}, hint="_id_", limit=limit)
+        return dead.count_documents({}, hint=indexes.BY_ID, limit=limit)
 
 
 def processing(tasks: Tasks, queue: str, *, limit: int = MANY) -> int:

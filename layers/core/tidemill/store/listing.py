@@ -35,7 +35,6 @@ LONG_SEC: Final = 0.3
 """A page that has found nothing yet goes on for so many tasks or so long: somebody waits for its answer."""
 
 _BY_STATUS: Final = {"pending": indexes.CLAIM, "processing": indexes.LEASES, "failed": indexes.FAILED}
-_BY_ID: Final = "_id_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +136,7 @@ def _end_of_walk(tasks: Tasks, bound: RawBSONDocument | None) -> RawBSONDocument
 
 
 def _descending(tasks: Tasks, where: dict[str, Any], bound: RawBSONDocument | None) -> Cursor[RawBSONDocument]:
-    found: Cursor[RawBSONDocument] = tasks.find(where, {"_id": 1}, hint=_BY_ID).sort("_id", -1)
+    found: Cursor[RawBSONDocument] = tasks.find(where, {"_id": 1}, hint=indexes.BY_ID).sort("_id", -1)
     return found if bound is None else found.max([("_id", _edge(bound))])
 
 
@@ -152,7 +151,7 @@ def _shown(tasks: Tasks, ids: Sequence[TaskId], where: dict[str, Any]) -> tuple[
         return ()
     stages: list[dict[str, Any]] = [{"$match": {"_id": {"$in": list(ids)}} | where}, {"$sort": {"_id": -1}}, *listed()]
     with translated():
-        return tuple(brief(read(raw)) for raw in tasks.aggregate(stages, hint=_BY_ID, batchSize=len(ids) + 1))
+        return tuple(brief(read(raw)) for raw in tasks.aggregate(stages, hint=indexes.BY_ID, batchSize=len(ids) + 1))
 
 
 def _edge(raw: RawBSONDocument) -> Any:  # noqa: ANN401 - an id of any type

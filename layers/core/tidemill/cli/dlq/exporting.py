@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidemill.cli.database import database
 from tidemill.cli.dlq.progress import progress
-from tidemill.cli.dlq.runs import Tally, heard_somewhere, telling_so_far
+from tidemill.cli.dlq.runs import Answers, heard_somewhere, telling_so_far
 from tidemill.cli.ops.asking import Document, add_action, answered, said
 from tidemill.cli.tables import Commands, clean, say
 from tidemill.cli.watch import complain
@@ -38,10 +38,10 @@ def add_to(actions: Commands) -> None:
 
 
 def _export(chosen: argparse.Namespace) -> None:
-    tally = Tally("exported")
-    with telling_so_far(tally, "exported"):
-        answer = _all_exported(chosen, tally)
-    told = tally.document | {"left": answer["left"]}
+    answers = Answers("exported")
+    with telling_so_far(answers, "exported"):
+        answer = _all_exported(chosen, answers)
+    told = answers.document | {"left": answer["left"]}
     letters = "dead letter" if told["exported"] == 1 else "dead letters"
     sentence = f"{told['exported']} {letters} of {told['database']} exported"
     with heard_somewhere(lambda: [sentence]):
@@ -51,18 +51,18 @@ def _export(chosen: argparse.Namespace) -> None:
         raise NotExportedError(_left(told))
 
 
-def _all_exported(chosen: argparse.Namespace, tally: Tally) -> Document:
+def _all_exported(chosen: argparse.Namespace, answers: Answers) -> Document:
     """Return the last answer: nothing is left then, or nothing goes on."""
     event = {"op": "dlq.export", "limit": MAX_LETTERS}
-    tally.unanswered = MAX_LETTERS
+    answers.unanswered = MAX_LETTERS
     answer = answered(chosen, event)
-    tally.add(answer)
+    answers.add(answer)
     with progress("exporting", total=answer["exported"] + answer["left"]) as step:
         step(answer["exported"] + answer["refused"])
         while answer["left"] and (answer["exported"] or answer["refused"]):
-            tally.unanswered = MAX_LETTERS
+            answers.unanswered = MAX_LETTERS
             answer = answered(chosen, event)
-            tally.add(answer)
+            answers.add(answer)
             step(answer["exported"] + answer["refused"])
     return answer
 

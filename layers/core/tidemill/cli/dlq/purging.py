@@ -9,7 +9,7 @@ from functools import partial
 
 from tidemill.cli.dlq.filters import add_choice_to, requested
 from tidemill.cli.dlq.progress import progress
-from tidemill.cli.dlq.runs import Tally, going_on, heard_somewhere, run, telling_so_far
+from tidemill.cli.dlq.runs import Answers, going_on, heard_somewhere, run, telling_so_far
 from tidemill.cli.ops.asking import Document, add_action, said
 from tidemill.cli.tables import Commands, say
 from tidemill.cli.watch import complain
@@ -30,7 +30,7 @@ def add_to(actions: Commands) -> None:
 
 def _purge(chosen: argparse.Namespace, *, refuse: Callable[[str], object]) -> None:
     events = [{"op": "dlq.purge", **which} for which in requested(chosen, refuse=refuse)]
-    looked = Tally("purged")
+    looked = Answers("purged")
     with progress("looking", total=chosen.limit) as step:
         run(chosen, [one | {"dry_run": True} for one in events], looked, limit=chosen.limit, step=step)
     if chosen.dry_run or not looked.done:
@@ -38,12 +38,12 @@ def _purge(chosen: argparse.Namespace, *, refuse: Callable[[str], object]) -> No
         return
     if not chosen.yes:
         _confirm(looked.document)
-    tally = Tally("purged")
-    is_told = telling_so_far(tally, "destroyed", ends=lambda: [going_on(chosen)])
+    answers = Answers("purged")
+    is_told = telling_so_far(answers, "destroyed", ends=lambda: [going_on(chosen)])
     with is_told, progress("destroying", total=looked.done) as step:
-        run(chosen, events, tally, limit=looked.done, step=step)  # of those that were told, whatever dies meanwhile
-    kept = max(one.document.get("under_way", 0) for one in (looked, tally))  # it ends before the last of them
-    told = tally.document and tally.document | {"under_way": kept}
+        run(chosen, events, answers, limit=looked.done, step=step)  # of those that were told, whatever dies meanwhile
+    kept = max(one.document.get("under_way", 0) for one in (looked, answers))  # it ends before the last of them
+    told = answers.document and answers.document | {"under_way": kept}
     with heard_somewhere(lambda: _report(told, "destroyed")):
         _tell(chosen, told, "destroyed")
 

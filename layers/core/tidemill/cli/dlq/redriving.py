@@ -11,7 +11,7 @@ from typing import Final
 from tidemill.cli.cells import shortened
 from tidemill.cli.dlq.filters import add_choice_to, requested
 from tidemill.cli.dlq.progress import is_watched, progress
-from tidemill.cli.dlq.runs import Tally, going_on, heard_somewhere, run, telling_so_far
+from tidemill.cli.dlq.runs import Answers, going_on, heard_somewhere, run, telling_so_far
 from tidemill.cli.ops.asking import Document, add_action, said
 from tidemill.cli.ops.task_lists import MAX_ID
 from tidemill.cli.tables import Commands, clean, points, say
@@ -59,43 +59,43 @@ def _redrive(chosen: argparse.Namespace, *, refuse: Callable[[str], object]) -> 
     if chosen.rate is not None:
         how["per_sec"] = chosen.rate
     events = [how | which for which in requested(chosen, refuse=refuse)]
-    tally = _looked(chosen, events) if chosen.dry_run else _redriven(chosen, events)
-    with heard_somewhere(lambda: () if chosen.dry_run else _report(chosen, tally.document)):
+    answers = _looked(chosen, events) if chosen.dry_run else _redriven(chosen, events)
+    with heard_somewhere(lambda: () if chosen.dry_run else _report(chosen, answers.document)):
         if not chosen.json:
-            say("\n".join(_report(chosen, tally.document)))
-        elif tally.document:
-            said(chosen, tally.document)
-    left = sum(tally.document.get("refused", {}).values()) + tally.failed
+            say("\n".join(_report(chosen, answers.document)))
+        elif answers.document:
+            said(chosen, answers.document)
+    left = sum(answers.document.get("refused", {}).values()) + answers.failed
     if left and not chosen.dry_run:
         raise LeftDeadError(f"{left} of what was asked for could not be redriven")
 
 
-def _looked(chosen: argparse.Namespace, events: list[Document]) -> Tally:
-    tally = Tally("redriven")
+def _looked(chosen: argparse.Namespace, events: list[Document]) -> Answers:
+    answers = Answers("redriven")
     with progress("looking", total=chosen.limit) as step:
-        run(chosen, [one | {"dry_run": True} for one in events], tally, limit=chosen.limit, step=step)
-    return tally
+        run(chosen, [one | {"dry_run": True} for one in events], answers, limit=chosen.limit, step=step)
+    return answers
 
 
-def _redriven(chosen: argparse.Namespace, events: list[Document]) -> Tally:
-    tally = Tally("redriven")
+def _redriven(chosen: argparse.Namespace, events: list[Document]) -> Answers:
+    answers = Answers("redriven")
     total = _looked(chosen, events).done if is_watched() and not chosen.ids else None
-    is_told = telling_so_far(tally, "redriven", ends=lambda: _ends(chosen, tally))
+    is_told = telling_so_far(answers, "redriven", ends=lambda: _ends(chosen, answers))
     with is_told, progress("redriving", total=total) as step:
-        run(chosen, events, tally, limit=chosen.limit, step=step)
-    return tally
+        run(chosen, events, answers, limit=chosen.limit, step=step)
+    return answers
 
 
-def _ends(chosen: argparse.Namespace, tally: Tally) -> list[str]:
+def _ends(chosen: argparse.Namespace, answers: Answers) -> list[str]:
     """Return what becomes of a redrive that was stopped, and of those that are back."""
-    completed = ["an archive a minute or more later completes what was begun"] if tally.unanswered else []
+    completed = ["an archive a minute or more later completes what was begun"] if answers.unanswered else []
     if chosen.rate is None:
         return [*completed, going_on(chosen)]
     told = "the same command goes on with the rest, and its spread begins anew at once"
-    if tally.began_at is None:
+    if answers.began_at is None:
         return [*completed, told]
-    length = timedelta(seconds=(tally.done + tally.unanswered) / chosen.rate)
-    until = moment(datetime.fromisoformat(tally.began_at) + length)
+    length = timedelta(seconds=(answers.done + answers.unanswered) / chosen.rate)
+    until = moment(datetime.fromisoformat(answers.began_at) + length)
     return [*completed, f"those that are back are spread until {until} UTC", f"{told}: wait till then to keep the rate"]
 
 

@@ -24,7 +24,7 @@ _HARMLESS: Final = ("not_found", "not_allowed", "invalid_event")
 """Codes of refusals with which the function says that nothing was done."""
 
 
-class Tally:
+class Answers:
     """What came of the pages so far, in the fields of their answers.
 
     Attributes:
@@ -51,7 +51,9 @@ class Tally:
         self.document = answer | {name: _together(before[name], answer.get(name)) for name in before}
 
 
-def run(chosen: argparse.Namespace, events: Sequence[Document], tally: Tally, *, limit: int | None, step: Step) -> None:
+def run(
+    chosen: argparse.Namespace, events: Sequence[Document], answers: Answers, *, limit: int | None, step: Step
+) -> None:
     """Ask for each of *events* until nothing is left of it, or *limit* letters are done.
 
     One of several that is refused as a whole keeps the others from nothing.
@@ -61,26 +63,28 @@ def run(chosen: argparse.Namespace, events: Sequence[Document], tally: Tally, *,
     """
     for event in events:
         try:
-            _run(chosen, event, tally, limit=limit, step=step)
+            _run(chosen, event, answers, limit=limit, step=step)
         except TidemillError as error:
             if len(events) == 1 or not _is_harmless(error) or isinstance(error, _OF_ALL):
                 raise
             complain(str(error))
-            tally.failed, tally.unanswered = tally.failed + 1, 0
+            answers.failed, answers.unanswered = answers.failed + 1, 0
 
 
 @contextmanager
-def telling_so_far(tally: Tally, did: str, *, ends: Callable[[], Sequence[str]] = lambda: [GOES_ON]) -> Iterator[None]:
+def telling_so_far(
+    answers: Answers, did: str, *, ends: Callable[[], Sequence[str]] = lambda: [GOES_ON]
+) -> Iterator[None]:
     """Say what was done so far where it ends too early, for certain and perhaps; and what *ends* says of the rest."""
     try:
         yield
     except (KeyboardInterrupt, TidemillError) as error:
         if _is_harmless(error):
-            tally.unanswered = 0
-        so_far = f"stopped early: {tally.done} {did}"
-        if tally.unanswered:
-            complain("; ".join([f"{so_far} for certain, up to {tally.unanswered} more may have been", *ends()]))
-        elif tally.document:
+            answers.unanswered = 0
+        so_far = f"stopped early: {answers.done} {did}"
+        if answers.unanswered:
+            complain("; ".join([f"{so_far} for certain, up to {answers.unanswered} more may have been", *ends()]))
+        elif answers.document:
             complain("; ".join([f"{so_far} so far", *ends()]))
         raise
 
@@ -109,14 +113,14 @@ def _is_harmless(error: BaseException) -> bool:
     return isinstance(error, (TaskNotFoundError, InvalidRequestError, *_OF_ALL))
 
 
-def _run(chosen: argparse.Namespace, event: Document, tally: Tally, *, limit: int | None, step: Step) -> None:
+def _run(chosen: argparse.Namespace, event: Document, answers: Answers, *, limit: int | None, step: Step) -> None:
     following: Document = {}
-    while limit is None or tally.done < limit:
-        most = MAX_LETTERS if limit is None else min(limit - tally.done, MAX_LETTERS)
-        tally.unanswered = 1 if "id" in event else most
+    while limit is None or answers.done < limit:
+        most = MAX_LETTERS if limit is None else min(limit - answers.done, MAX_LETTERS)
+        answers.unanswered = 1 if "id" in event else most
         answer = answered(chosen, event | {"limit": most} | following)
-        tally.add(answer)
-        step(answer[tally.counted])
+        answers.add(answer)
+        step(answer[answers.counted])
         if answer["next"] is None:
             return
         following = {"cursor": answer["next"]}

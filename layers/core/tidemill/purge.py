@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from tidemill import indexes
 from tidemill.dead_letters import pages
 from tidemill.dead_letters.places import Place, no_cursor, place_in, sealed, unsealed
-from tidemill.dead_letters.which import BY_ID, Which
+from tidemill.dead_letters.which import Which
 from tidemill.documents import DEAD_LETTERS, opened
 from tidemill.store import Tasks, translated
 
@@ -80,7 +81,9 @@ def _delete(dead: Tasks, ids: Sequence[Any]) -> int:
     if not ids:
         return 0
     with translated(DEAD_LETTERS):
-        return dead.delete_many({"_id": {"$in": list(ids)}, "redrive_started_at": None}, hint=BY_ID).deleted_count
+        return dead.delete_many(
+            {"_id": {"$in": list(ids)}, "redrive_started_at": None}, hint=indexes.BY_ID
+        ).deleted_count
 
 
 def _read(cursor: str) -> tuple[Place, datetime]:

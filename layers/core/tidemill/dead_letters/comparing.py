@@ -8,12 +8,13 @@ from typing import Final
 
 from bson.raw_bson import RawBSONDocument
 
+from tidemill import indexes
 from tidemill.dead_letters.lookups import of_task
+from tidemill.dead_letters.values import MAX_REDRIVES, id_bytes
 from tidemill.documents import DEAD_LETTERS, opened
 from tidemill.store import Tasks, translated
 
 _LIFE: Final = ("created_at", "finished_at")
-_MOST_REDRIVES: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ def compared(dead: Tasks, letters: Mapping[int, RawBSONDocument]) -> Compared:
     if not letters:
         return Compared()
     stored = _stored(dead, [one for one in letters.values() if _is_dated(one)])
-    same = {index for index, one in letters.items() if _is_among(one, stored.get(_id_bytes(one), ()))}
+    same = {index for index, one in letters.items() if _is_among(one, stored.get(id_bytes(opened(one)["_id"]), ()))}
     others: dict[int, int] = {}
     for index, letter in letters.items():
         if index not in same:
@@ -53,13 +54,16 @@ def _stored(dead: Tasks, letters: Sequence[RawBSONDocument]) -> dict[bytes, tupl
         return {}
     same_ids = [{"_id": {"$eq": opened(one)["_id"]}} for one in letters]
     with translated(DEAD_LETTERS):
-        return {_id_bytes(raw): (raw,) for raw in dead.find({"$or": same_ids}, dict.fromkeys(_LIFE, 1))}
+        return {
+            id_bytes(opened(raw)["_id"]): (raw,)
+            for raw in dead.find({"$or": same_ids}, dict.fromkeys(_LIFE, 1), hint=indexes.BY_ID)
+        }
 
 
 def _of_its_task(dead: Tasks, letter: RawBSONDocument) -> list[RawBSONDocument]:
     shown = dict.fromkeys(_LIFE if _is_dated(letter) else (*_LIFE, "payload"), 1)
     with translated(DEAD_LETTERS):
-        return list(dead.find({"_id": of_task(opened(letter)["_id"]["task"])}, shown))
+        return list(dead.find({"_id": of_task(opened(letter)["_id"]["task"])}, shown, hint=indexes.BY_ID))
 
 
 def _is_dated(letter: RawBSONDocument) -> bool:
@@ -77,12 +81,8 @@ def _life(letter: RawBSONDocument) -> list[object]:
     return [fields.get(name) for name in (_LIFE if _is_dated(letter) else ("payload",))]
 
 
-def _id_bytes(letter: RawBSONDocument) -> bytes:
-    return bytes(opened(letter)["_id"].raw)
-
-
 def _redrives(letter: RawBSONDocument) -> int:
     """Return a letter's number; what is none, or too large to go on from, counts as none."""
     value = opened(letter)["_id"].get("redrives")
-    is_number = isinstance(value, int | float) and 0 <= value < _MOST_REDRIVES
+    is_number = isinstance(value, int | float) and 0 <= value < MAX_REDRIVES
     return int(value) if is_number else 0
