@@ -176,8 +176,8 @@ def test_the_report_is_one_line(deployed: Deployed, function: str, message: str)
 
 def test_an_archive_that_fails_tells_what_it_did_all_the_same(deployed: Deployed, db: Database[Any]) -> None:
     db.tasks.insert_one(document(LONG_AGO, status="failed", finished_at=LONG_AGO))
-    data = {"failCommands": ["aggregate", "count"], "appName": "tidemill-archive", "errorCode": INTERRUPTED}
-    db.client.admin.command("configureFailPoint", "failCommand", mode={"times": 2}, data=data)
+    data = {"failCommands": ["aggregate"], "appName": "tidemill-archive", "errorCode": INTERRUPTED}
+    db.client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=data)
 
     with pytest.raises(UnavailableError):
         deployed.invoke("archive")
