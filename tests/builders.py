@@ -81,6 +81,11 @@ def stored(tasks: Tasks, task_id: Any) -> dict[str, Any]:
     return decode(found)
 
 
+def all_of(collection: Tasks) -> list[dict[str, Any]]:
+    """The documents in the order of their ids, decoded."""
+    return [decode(raw) for raw in collection.find({}).sort("_id")]
+
+
 def whole(tasks: Iterable[Task | Malformed]) -> list[Task]:
     """Those that are tasks, which must be all."""
     held = list(tasks)

@@ -1,53 +1,25 @@
-"""Dead letters as tests want them, and redrives of them."""
+"""Redrives as tests want them: all at once, cut short, and completed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
-import bson
-from bson.raw_bson import RawBSONDocument
+import pytest
 
-from tests.builders import document
 from tests.conftest import ManualClock
-from tidemill.dead_letters.letters import dead_letter
-from tidemill.dead_letters.values import LetterId, id_of
+from tidemill.dead_letters import redriving
 from tidemill.dead_letters.which import Which
-from tidemill.documents import decode, opened
-from tidemill.redrive import Plan, Redriven, Redriver, redrive
+from tidemill.redrive import Plan, Redriven, Redriver, complete, redrive
 from tidemill.store import Tasks
 
 EVER = 1e12
+WEEK = timedelta(days=7)
 
 
-def failed(now: datetime, **fields: Any) -> dict[str, Any]:
-    """A task that failed for good at *now*, but for *fields*."""
-    error = {"message": "boom", "code": "ValueError", "at": now}
-    log = [{"attempt": 0, "status": "failed", "started_at": now, "duration_ms": 5, "note": "boom"}]
-    return document(
-        now,
-        **{"status": "failed", "reason": "exhausted", "attempts": 3, "error": error, "attempt_log": log}
-        | {"finished_at": now, "settled_by": "t"}
-        | fields,
-    )
-
-
-def bury(dead: Tasks, tasks: Iterable[Mapping[str, Any]], *, at: datetime) -> list[LetterId]:
-    """Make dead letters of failed *tasks* and return their ids."""
-    letters = [dead_letter(RawBSONDocument(bson.encode(one)), now=at) for one in tasks]
-    dead.insert_many(letters)
-    return [id_of(decode(one)["_id"]) for one in letters]
-
-
-def all_of(collection: Tasks) -> list[dict[str, Any]]:
-    """The documents in the order of their ids, decoded."""
-    return [decode(raw) for raw in collection.find({}).sort("_id")]
-
-
-def letter_bytes(dead: Tasks) -> dict[bytes, bytes]:
-    """The bytes of every letter, by the bytes of its id."""
-    return {bson.encode({"": opened(raw)["_id"]}): bytes(raw.raw) for raw in dead.find({})}
+class CutShort(BaseException):
+    """What ends a process in the middle."""
 
 
 def redriver(tasks: Tasks, dead: Tasks, clock: ManualClock, *names: str) -> Redriver:
@@ -58,3 +30,24 @@ def redriver(tasks: Tasks, dead: Tasks, clock: ManualClock, *names: str) -> Redr
 def redrive_all(on: Redriver, which: Which | None = None, *, limit: int = 10_000, **options: Any) -> Redriven:
     """A redrive of all that is meant, in one call; *options* are of the plan."""
     return redrive(on, Plan(which=which or Which(), **options), limit=limit, dry_run=False, until=EVER)
+
+
+def cut_short(on: Redriver, monkeypatch: pytest.MonkeyPatch, step: str, *, after: bool, **options: Any) -> None:
+    """Begin a redrive, and end it before or after a *step*."""
+    do: Callable[..., object] = getattr(redriving, step)
+
+    def stop(where: Tasks, those: list[Any], **rest: Any) -> object:
+        result = do(where, those, **rest) if after or not those else None
+        if those:
+            raise CutShort
+        return result
+
+    with monkeypatch.context() as patched:
+        patched.setattr(redriving, step, stop)
+        with pytest.raises(CutShort):
+            redrive_all(on, **options)
+
+
+def finish(on: Redriver) -> int:
+    """Complete what was cut short, and return how many came back."""
+    return complete(on, until=EVER, forgotten_after=WEEK)

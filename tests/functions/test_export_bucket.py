@@ -16,8 +16,9 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from tests.builders import add, document
-from tests.conftest import ManualClock
+from tests.builders import add
+from tests.buried import letter, letters
+from tests.conftest import T0, ManualClock
 from tests.functions.s3_api import HANG_UP, S3Server, s3_server, silent
 from tidemill import SettingsError, buckets
 from tidemill.buckets import OF_OBJECT, Bucket
@@ -40,6 +41,8 @@ HOSTILE = [
     {"a": "é" * 600},
 ]
 """Ids that S3 would not take for a key, or not for one of its own."""
+
+ODD_TEXT: dict[str, Any] = {"name": "envoi-é😀\n", "error": {"message": "no\n\r😀", "code": "é\n", "at": T0}}
 
 
 @pytest.fixture(autouse=True)
@@ -71,14 +74,6 @@ def name_of(database: str) -> str:
     return database.replace("_", "-")
 
 
-def letters(now: datetime, ids: list[Any]) -> list[dict[str, Any]]:
-    return [
-        document(now, status="failed", error={"message": "no\n\r😀", "code": "é\n", "at": now}, name="envoi-é😀\n")
-        | {"_id": {"task": one, "redrives": 0}, "dead_lettered_at": now + timedelta(seconds=n)}
-        for n, one in enumerate(ids)
-    ]
-
-
 def run(dead: Tasks, clock: ManualClock, bucket: Bucket) -> Exported:
     return export(dead, bucket.put, clock=clock, until=time.monotonic() + 60)
 
@@ -86,7 +81,7 @@ def run(dead: Tasks, clock: ManualClock, bucket: Bucket) -> Exported:
 def test_what_is_put_is_a_file_that_any_tool_unpacks_under_a_key_that_s3_takes(
     dead: Tasks, s3: Any, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, [*range(100), *HOSTILE]))
+    add(dead, letters(now, [*range(100), *HOSTILE], **ODD_TEXT))
     before = {bytes(raw.raw) for raw in dead.find()}
     name = name_of(dead.database.name)
 
@@ -108,7 +103,7 @@ def test_what_is_put_is_a_file_that_any_tool_unpacks_under_a_key_that_s3_takes(
 
 
 def test_letters_wait_for_a_bucket_that_is_not_there(dead: Tasks, s3: Any, clock: ManualClock, now: datetime) -> None:
-    add(dead, letters(now, [*range(30)]))
+    add(dead, letters(now, range(30), **ODD_TEXT))
     before = list(dead.find().sort("_id"))
     bucket = Bucket(f"{name_of(dead.database.name)}-later")
 
@@ -127,7 +122,7 @@ def test_of_an_id_that_is_purged_and_dies_again_on_that_day_the_former_object_is
 ) -> None:
     name = name_of(dead.database.name)
     s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
-    deaths = [letters(now + timedelta(hours=n), ["nightly"])[0] | {"payload": {"death": n}} for n in range(2)]
+    deaths = [letter(now + timedelta(hours=n), _id="nightly", payload={"death": n}, **ODD_TEXT) for n in range(2)]
     for one in deaths:
         add(dead, [one])
         assert run(dead, clock, Bucket(name)) == Exported(exported=1)

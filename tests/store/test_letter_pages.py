@@ -12,8 +12,8 @@ from bson import ObjectId
 from pymongo.database import Database
 
 from tests.builders import add
+from tests.buried import bury_tasks, failed
 from tests.conftest import T0
-from tests.redrives import bury, failed
 from tidemill.dead_letters import LetterId, pages
 from tidemill.dead_letters.places import place_in, sealed, unsealed
 from tidemill.dead_letters.which import Which
@@ -40,8 +40,8 @@ def walked(dead: Tasks, which: Which, *, limit: int, newest_first: bool = False,
 def fingerprint(dead: Tasks) -> str:
     """That of 40 letters, of which 10 at a time died at once, 20 exported ones among 20 others."""
     for n in range(4):
-        bury(dead, [failed(T0, _id=10 * n + one, name="noop") for one in range(10)], at=T0 + n * SECOND)
-        bury(dead, [failed(T0, _id=f"{n}-{one}", name="other") for one in range(5)], at=T0 + n * SECOND)
+        bury_tasks(dead, [failed(T0, _id=10 * n + one, name="noop") for one in range(10)], at=T0 + n * SECOND)
+        bury_tasks(dead, [failed(T0, _id=f"{n}-{one}", name="other") for one in range(5)], at=T0 + n * SECOND)
     raw = dead.find_one({"name": "noop"})
     assert raw is not None
     return str(decode(raw)["fingerprint"])
@@ -83,8 +83,8 @@ def test_times_are_bounds(dead: Tasks, fingerprint: str, *, newest_first: bool, 
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_letters_are_found_by_their_ids(dead: Tasks, *, newest_first: bool) -> None:
     tasks = [ObjectId(), "text", 7, {"a": 1}]
-    ids = bury(dead, [failed(T0, _id=one) for one in tasks], at=T0)
-    bury(dead, [failed(T0) for _ in range(5)], at=T0)
+    ids = bury_tasks(dead, [failed(T0, _id=one) for one in tasks], at=T0)
+    bury_tasks(dead, [failed(T0) for _ in range(5)], at=T0)
     which = Which(ids=(*ids, LetterId(task="nobody's", redrives=0), LetterId(task="text", redrives=1)))
 
     found = walked(dead, which, limit=2, newest_first=newest_first)

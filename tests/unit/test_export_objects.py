@@ -9,7 +9,6 @@ from itertools import count
 from typing import Any
 from uuid import UUID
 
-import bson
 import pytest
 from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp, json_util
 from bson.datetime_ms import DatetimeMS
@@ -17,8 +16,9 @@ from bson.raw_bson import RawBSONDocument
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders import document
+from tests.buried import letter
 from tests.conftest import T0
+from tests.unit import make
 from tests.unit.test_documents_of_any_kind import VALUES
 from tidemill import TidemillError
 from tidemill.dead_letters.letters import MAX_DOCUMENT
@@ -42,9 +42,8 @@ LOOKS_LIKE_JSON_OF_OURS = [
 ]  # fmt: skip
 
 
-def letter(**payload: Any) -> RawBSONDocument:
-    own = {"_id": {"task": AN_ID, "redrives": 1}, "dead_lettered_at": T0, "fingerprint": "f" * 16}
-    return RawBSONDocument(bson.encode(own | document(T0, _id=own["_id"], payload=payload)))
+def letter_of(**payload: Any) -> RawBSONDocument:
+    return make.raw(letter(T0, _id=AN_ID, redrives=1, payload=payload))
 
 
 def replaced(raw: RawBSONDocument, old: bytes, new: bytes) -> RawBSONDocument:
@@ -69,7 +68,7 @@ def strictly(body: bytes) -> dict[str, Any]:
 
 @pytest.mark.parametrize("value", FAITHFUL, ids=repr)
 def test_a_letter_is_restored_bit_for_bit_from_its_extended_json(value: Any) -> None:
-    raw = letter(value=value, among=[value, {"deep": value}])
+    raw = letter_of(value=value, among=[value, {"deep": value}])
 
     body = content(raw)
 
@@ -80,7 +79,7 @@ def test_a_letter_is_restored_bit_for_bit_from_its_extended_json(value: Any) -> 
 
 @pytest.mark.parametrize("value", LOOKS_LIKE_JSON_OF_OURS, ids=repr)
 def test_a_payload_that_looks_like_extended_json_is_restored_as_what_it_is(value: Any) -> None:
-    raw = letter(value=value)
+    raw = letter_of(value=value)
 
     body = content(raw)
 
@@ -105,7 +104,7 @@ def test_a_payload_that_looks_like_extended_json_is_restored_as_what_it_is(value
     ids=["text", "name", "twice", "symbol", "undefined", "bytes", "array index", "nan bits", "flags"],
 )
 def test_what_no_driver_would_write_is_restored_bit_for_bit(payload: dict[str, Any], old: bytes, new: bytes) -> None:
-    raw = replaced(letter(**payload), old, new)
+    raw = replaced(letter_of(**payload), old, new)
 
     body = content(raw)
 
@@ -114,7 +113,7 @@ def test_what_no_driver_would_write_is_restored_bit_for_bit(payload: dict[str, A
 
 
 def test_numbers_and_dates_are_canonical_so_that_others_can_read_them_too() -> None:
-    told = strictly(content(letter(whole=1, real=1.0, big=2**53 + 1, at=T0)))["dead_letter"]
+    told = strictly(content(letter_of(whole=1, real=1.0, big=2**53 + 1, at=T0)))["dead_letter"]
 
     assert told["payload"] == {
         "whole": {"$numberInt": "1"},
@@ -127,7 +126,7 @@ def test_numbers_and_dates_are_canonical_so_that_others_can_read_them_too() -> N
 
 @pytest.mark.parametrize("value", FAITHFUL, ids=repr)
 def test_what_is_written_is_what_the_driver_would_write(value: Any) -> None:
-    raw = letter(value=value)
+    raw = letter_of(value=value)
 
     told = strictly(content(raw))["dead_letter"]["payload"]
 
@@ -135,7 +134,7 @@ def test_what_is_written_is_what_the_driver_would_write(value: Any) -> None:
 
 
 def test_the_same_letter_has_the_same_object_each_time() -> None:
-    raw = letter(a=1, b=[1.0, "é"])
+    raw = letter_of(a=1, b=[1.0, "é"])
 
     assert content(raw) == content(RawBSONDocument(bytes(raw.raw)))
     assert content(raw)[4:8] == b"\x00" * 4, "it says when it was made"
@@ -144,8 +143,8 @@ def test_the_same_letter_has_the_same_object_each_time() -> None:
 
 @pytest.mark.parametrize(("size", "is_readable"), [(READABLE, True), (READABLE + 1, False), (MAX_DOCUMENT, False)])
 def test_of_a_letter_as_large_as_none_of_ours_there_are_the_bytes_alone(size: int, is_readable: bool) -> None:  # noqa: FBT001
-    room = size - len(letter(text="").raw)
-    raw = letter(text="x" * (room - 4) + "😀")
+    room = size - len(letter_of(text="").raw)
+    raw = letter_of(text="x" * (room - 4) + "😀")
     assert len(raw.raw) == size
 
     body = content(raw)
@@ -156,7 +155,7 @@ def test_of_a_letter_as_large_as_none_of_ours_there_are_the_bytes_alone(size: in
 
 
 def test_an_object_that_somebody_has_unpacked_is_restored_too() -> None:
-    raw = letter(a=1)
+    raw = letter_of(a=1)
 
     assert restored(gzip.decompress(content(raw))).raw == raw.raw
 
@@ -168,7 +167,7 @@ def test_an_object_that_somebody_has_unpacked_is_restored_too() -> None:
 )
 @settings(max_examples=100)
 def test_any_letter_is_restored_bit_for_bit(payload: dict[str, Any]) -> None:
-    raw = letter(payload=payload)
+    raw = letter_of(payload=payload)
 
     body = content(raw)
 
@@ -187,8 +186,8 @@ def packed(**changed: Any) -> bytes:
     [
         (b"", "not JSON"),
         (b"\x1f\x8b", "cannot be unpacked"),
-        (content(letter(a=1))[:-9], "cannot be unpacked"),
-        (content(letter(a=1))[:30] + b"\x00" * 9 + content(letter(a=1))[39:], "cannot be unpacked"),
+        (content(letter_of(a=1))[:-9], "cannot be unpacked"),
+        (content(letter_of(a=1))[:30] + b"\x00" * 9 + content(letter_of(a=1))[39:], "cannot be unpacked"),
         (gzip.compress(b"\xff\xfe"), "cannot be unpacked"),
         (b"[" * 100_000, "not JSON"),
         (gzip.compress(b"[]"), "its format is not tidemill.dead_letter"),
@@ -215,10 +214,10 @@ def test_what_unpacks_to_more_than_any_letter_has_is_refused(monkeypatch: pytest
     monkeypatch.setattr("tidemill.export.objects.MAX_TEXT", 100)
 
     with pytest.raises(TidemillError, match="cannot be unpacked"):
-        restored(content(letter(a=1)))
+        restored(content(letter_of(a=1)))
 
 
 def test_a_reference_is_restored_as_the_object_that_it_is() -> None:
-    raw = letter(a=DBRef("c", AN_ID, "d", more=1))
+    raw = letter_of(a=DBRef("c", AN_ID, "d", more=1))
 
     assert restored(content(raw)).raw == raw.raw

@@ -12,6 +12,7 @@ from bson import Decimal128, ObjectId, Regex
 from bson.raw_bson import RawBSONDocument
 
 from tests.builders import MINUTE, add, document, lease, stored
+from tests.buried import failed, letter
 from tests.conftest import T0, ManualClock
 from tests.use_cases.conftest import Bench
 from tidemill.archive import Moved, move
@@ -24,11 +25,6 @@ from tidemill.store import Tasks, claims
 
 def run(tasks: Tasks, dead: Tasks, clock: ManualClock) -> Moved:
     return move(tasks, dead, clock=clock, until=time.monotonic() + 60)
-
-
-def failed(now: datetime, **fields: Any) -> dict[str, Any]:
-    error = {"message": "ValueError: no", "code": "ValueError", "at": now}
-    return document(now, **({"status": "failed", "reason": "exhausted", "finished_at": now, "error": error} | fields))
 
 
 def test_failed_tasks_are_moved_and_all_others_stay(
@@ -70,10 +66,10 @@ def test_the_fields_of_a_task_survive_the_move_byte_for_byte(
 
     run(tasks, dead, clock)
 
-    [letter] = list(dead.find())
-    assert letter["payload"].raw == original["payload"].raw
+    [buried] = list(dead.find())
+    assert buried["payload"].raw == original["payload"].raw
     elements_without_id = bytes(original.raw)[4 + len(bson.encode({"_id": original["_id"]})) - 5 :]
-    assert bytes(letter.raw).endswith(elements_without_id)
+    assert bytes(buried.raw).endswith(elements_without_id)
 
 
 @pytest.mark.parametrize("task_id", ["text", 7, {"a": 1}, 2**40, True, datetime(2031, 1, 1), b"\x01"], ids=str)  # noqa: DTZ001
@@ -107,15 +103,15 @@ def test_a_document_that_is_full_loses_what_nobody_needs_and_is_moved_all_the_sa
     full = failed(now, payload={"filler": ""}, **settings)
     full["payload"]["filler"] = "x" * (MAX_DOCUMENT - len(bson.encode(full)))
     [task_id] = add(tasks, [full])
-    of_its_error = fingerprint(name="noop", code="ValueError", message="ValueError: no")
+    of_its_error = fingerprint(name="noop", code="http_503", message="the receiver answered 503")
 
     assert run(tasks, dead, clock) == Moved(moved=1)
 
-    letter = stored(dead, {"task": task_id, "redrives": 0})
-    assert letter["payload"] == full["payload"]
+    buried = stored(dead, {"task": task_id, "redrives": 0})
+    assert buried["payload"] == full["payload"]
     kept = ("priority", "max_retries", "timeout_sec", "idempotency_key", "reason", "created_at", "finished_at", "name")
-    assert {name: letter[name] for name in kept} == {name: full[name] for name in kept}
-    assert (letter["error"]["code"], letter["fingerprint"]) == ("ValueError", of_its_error)
+    assert {name: buried[name] for name in kept} == {name: full[name] for name in kept}
+    assert (buried["error"]["code"], buried["fingerprint"]) == ("http_503", of_its_error)
 
 
 def test_what_cannot_be_stored_stays_with_a_reason_and_is_tried_again_later_each_time(
@@ -169,9 +165,9 @@ def test_marks_that_somebody_left_on_a_task_are_none_of_its_letter(
 
     run(tasks, dead, clock)
 
-    letter = stored(dead, {"task": task_id, "redrives": 0})
-    assert (letter["dead_lettered_at"], len(letter["fingerprint"])) == (now, 16)
-    assert not set(CHANGING) & letter.keys()
+    buried = stored(dead, {"task": task_id, "redrives": 0})
+    assert (buried["dead_lettered_at"], len(buried["fingerprint"])) == (now, 16)
+    assert not set(CHANGING) & buried.keys()
     assert bytes(next(dead.find()).raw).count(b"dead_lettered_at") == 1
 
 
@@ -204,19 +200,17 @@ def test_who_failed_a_task_makes_no_difference_to_its_dead_letter(bench: Bench, 
 
     assert run(bench.tasks, dead, bench.clock).moved == 5
 
-    letters = {
-        letter["_id"]["task"]: letter for letter in (stored(dead, raw["_id"]) for raw in dead.find({}, {"_id": 1}))
-    }
-    assert {task_id: letter["reason"] for task_id, letter in letters.items()} == {
+    letters = {one["_id"]["task"]: one for one in (stored(dead, raw["_id"]) for raw in dead.find({}, {"_id": 1}))}
+    assert {task_id: one["reason"] for task_id, one in letters.items()} == {
         by_function: "exhausted",
         by_reclaim: "worker_lost",
         by_admission: "unknown_task",
         by_sweep: "expired",
         by_quarantine: "malformed",
     }
-    assert len({frozenset(letter) for letter in letters.values()}) == 1
-    assert {letter["next_retry_at"] for letter in letters.values()} == {None}
-    assert len({letter["fingerprint"] for letter in letters.values()}) == 5
+    assert len({frozenset(one) for one in letters.values()}) == 1
+    assert {one["next_retry_at"] for one in letters.values()} == {None}
+    assert len({one["fingerprint"] for one in letters.values()}) == 5
 
 
 def by_hand(task_id: Any, **fields: Any) -> dict[str, Any]:
@@ -312,9 +306,14 @@ def test_a_task_that_cannot_be_deleted_is_not_tried_for_ever(
 def test_a_task_that_died_again_closes_the_letter_its_redrive_was_cut_short_of(
     tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
 ) -> None:
-    marks = {"redrive_started_at": now, "redrive_token": "t", "redrive_due_at": now, "redrive_drops_expiry": False}
+    marks: dict[str, Any] = {
+        "redrive_started_at": now,
+        "redrive_token": "t",
+        "redrive_due_at": now,
+        "redrive_drops_expiry": False,
+    }
     for task_id in ("a", "b"):
-        add(dead, [failed(now, **marks) | {"_id": {"task": task_id, "redrives": 0}}])
+        add(dead, [letter(now, _id=task_id, **marks)])
     add(tasks, [failed(now, _id="a", redrives=1), failed(now, _id="b", redrives=1, created_at=now - MINUTE)])
 
     assert run(tasks, dead, clock) == Moved(moved=2)

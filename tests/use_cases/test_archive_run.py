@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 
 from tests.builders import MINUTE, add, stored
+from tests.buried import failed, letter
 from tests.conftest import ManualClock
 from tests.faults import failing
-from tests.use_cases.test_archive import failed
 from tidemill.archive import ArchiveError, Archives, Report, archive
 from tidemill.dead_letters import keeping
 from tidemill.documents import DEAD_LETTERS
@@ -43,10 +42,6 @@ def run(archives: Archives) -> Report:
     return archive(archives, until=time.monotonic() + 60)
 
 
-def letter(task: Any, moved: datetime, **fields: Any) -> dict[str, Any]:
-    return failed(moved, dead_lettered_at=moved, fingerprint="f") | {"_id": {"task": task, "redrives": 0}} | fields
-
-
 def test_what_failed_is_moved_and_exported_in_one_run(
     archives: Archives, tasks: Tasks, dead: Tasks, now: datetime, bucket: dict[str, bytes]
 ) -> None:
@@ -72,7 +67,7 @@ def test_a_step_that_fails_keeps_no_other_from_its_work(  # F57
 ) -> None:
     tasks, dead, now = archives.tasks, archives.dead, archives.clock.now()
     add(tasks, [failed(now)])
-    add(dead, [letter("earlier", now)])
+    add(dead, [letter(now, _id="earlier")])
     name, collection = command.split()
     fault = {"errorCode": INTERRUPTED, "namespace": f"{tasks.database.name}.{collection}"}
 
@@ -100,7 +95,10 @@ def test_unexported_letters_expire_where_the_deployment_says_so_counted_from_the
     archives: Archives, tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
 ) -> None:
     long_ago = now - 400 * DAY
-    add(dead, [letter("old", long_ago), letter("exported", long_ago, archived_at=long_ago, retain_from=long_ago)])
+    add(
+        dead,
+        [letter(long_ago, _id="old"), letter(long_ago, _id="exported", archived_at=long_ago, retain_from=long_ago)],
+    )
     add(tasks, [failed(now, _id="new")])
     archives = replace(archives, put=None, expire_unexported=True)
 
@@ -120,7 +118,7 @@ def test_what_may_expire_is_marked_in_parts(
     archives: Archives, dead: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeping, "LIMIT", 2)
-    add(dead, [letter(n, now) for n in range(5)])
+    add(dead, [letter(now, _id=n) for n in range(5)])
 
     run(replace(archives, put=None, expire_unexported=True))
 
@@ -129,7 +127,7 @@ def test_what_may_expire_is_marked_in_parts(
 
 def test_a_run_whose_time_is_over_does_nothing(archives: Archives, tasks: Tasks, dead: Tasks, now: datetime) -> None:
     add(tasks, [failed(now)])
-    add(dead, [letter("x", now)])
+    add(dead, [letter(now, _id="x")])
 
     archive(archives, until=time.monotonic() - 1)
 

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import bson
@@ -16,10 +16,10 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
 from tests.builders import MINUTE, add, document
+from tests.buried import failed, letter
 from tests.conftest import T0, ManualClock
 from tests.crash_points import Point, calls, crash, points
 from tests.use_cases.graveyard import Graveyard, opened
-from tests.use_cases.test_archive import failed
 from tidemill.archive import moving
 from tidemill.dead_letters.values import CHANGING, LetterId
 from tidemill.export import content
@@ -37,17 +37,12 @@ def graveyard(db: Database[Any], clock: ManualClock) -> Iterator[Graveyard]:
         yield graveyard
 
 
-def letter(task: Any, died: datetime, **fields: Any) -> dict[str, Any]:
-    fields = {"dead_lettered_at": died, "fingerprint": "f", "payload": PAYLOAD} | fields
-    return {"_id": {"task": task, "redrives": 0}} | {k: v for k, v in failed(died, **fields).items() if k != "_id"}
-
-
 def test_a_crash_anywhere_in_the_archive_loses_nothing_and_makes_nothing_twice(  # F55
     graveyard: Graveyard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(moving, "BATCH", 3)
     now = graveyard.clock.now()
-    add(graveyard.dead, [letter(task, now) for task in sorted(BACK)])
+    add(graveyard.dead, [letter(now, _id=task, payload=PAYLOAD) for task in sorted(BACK)])
     for task in BACK:
         _cut_short(graveyard, task, after=task == "to be closed")
     add(
@@ -61,7 +56,7 @@ def test_a_crash_anywhere_in_the_archive_loses_nothing_and_makes_nothing_twice( 
             {"_id": ObjectId(), "status": "failed"},
         ],
     )
-    add(graveyard.dead, [letter("moved by half", now, payload={}), letter("lived before", now - DAY)])
+    add(graveyard.dead, [letter(now, _id="moved by half"), letter(now - DAY, _id="lived before", payload=PAYLOAD)])
 
     met = _crash_everywhere(replace(graveyard, put=None), back=BACK)
 
@@ -73,7 +68,7 @@ def test_a_crash_anywhere_in_an_archive_with_a_bucket_leaves_one_object_a_death(
 ) -> None:  # F55, F57
     now = graveyard.clock.now()
     add(graveyard.tasks, [failed(now), failed(now, payload=NOT_UTF8)])
-    add(graveyard.dead, [letter("exported by nobody", now)])
+    add(graveyard.dead, [letter(now, _id="exported by nobody", payload=PAYLOAD)])
 
     met = _crash_everywhere(graveyard, back=set())
 
@@ -129,9 +124,14 @@ def test_a_crash_anywhere_in_a_redrive_leaves_every_task_alive_once(
     graveyard = replace(graveyard, put=None)
     now = graveyard.clock.now()
     back = {f"task {n}" for n in range(5)}
-    add(graveyard.dead, [letter(task, now) for task in sorted(back)])
+    add(graveyard.dead, [letter(now, _id=task, payload=PAYLOAD) for task in sorted(back)])
     add(
-        graveyard.dead, [letter("alive", now), letter("key held", now, idempotency_key="k"), letter("?", now, name="?")]
+        graveyard.dead,
+        [
+            letter(now, _id="alive", payload=PAYLOAD),
+            letter(now, _id="key held", payload=PAYLOAD, idempotency_key="k"),
+            letter(now, _id="?", payload=PAYLOAD, name="?"),
+        ],
     )
     add(graveyard.tasks, [document(now, _id="alive"), document(now, _id="other", idempotency_key="k")])
     tasks, letters = graveyard.holdings()

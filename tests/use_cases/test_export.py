@@ -16,7 +16,8 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
 from tests.at_once import at_once
-from tests.builders import MINUTE, add, document, stored
+from tests.builders import MINUTE, add, stored
+from tests.buried import letters
 from tests.commands import Commands
 from tests.conftest import T0, ManualClock
 from tests.faults import failing
@@ -60,14 +61,6 @@ def run(dead: Tasks, shelf: Shelf, clock: ManualClock, **options: Any) -> Export
     return export(dead, shelf.put, clock=clock, until=time.monotonic() + 60, **options)
 
 
-def letters(now: datetime, count: int, **fields: Any) -> list[dict[str, Any]]:
-    return [
-        {"_id": {"task": n, "redrives": 0}, "dead_lettered_at": now + timedelta(seconds=n)}
-        | {name: value for name, value in document(now, status="failed", **fields).items() if name != "_id"}
-        for n in range(count)
-    ]
-
-
 def tasks_put(shelf: Shelf) -> list[int]:
     return [int(key.rsplit("/", 1)[1].split("-")[0]) for key in shelf.keys]
 
@@ -75,7 +68,7 @@ def tasks_put(shelf: Shelf) -> list[int]:
 def test_every_letter_becomes_an_object_and_is_marked(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 1200, payload={"at": now, "n": 1.0}))
+    add(dead, letters(now, range(1200), payload={"at": now, "n": 1.0}))
     before = {key_of(raw): bytes(raw.raw) for raw in dead.find()}
 
     assert run(dead, shelf, clock) == Exported(exported=1200)
@@ -93,7 +86,7 @@ def key_of(raw: RawBSONDocument) -> str:
 def test_the_oldest_letters_are_exported_first_and_no_more_than_were_asked_for(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, reversed(letters(now, 30)))
+    add(dead, reversed(letters(now, range(30))))
 
     assert run(dead, shelf, clock, limit=7) == Exported(exported=7, left=23)
     assert run(dead, shelf, clock, limit=7) == Exported(exported=7, left=16)
@@ -105,7 +98,7 @@ def test_the_oldest_letters_are_exported_first_and_no_more_than_were_asked_for(
 def test_what_changes_of_a_letter_is_not_in_its_object(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime, mark: str
 ) -> None:
-    [plain] = letters(now, 1)
+    [plain] = letters(now, range(1))
     value = None if mark == "archived_at" else now
     add(dead, [plain | {mark: value}])
 
@@ -118,7 +111,7 @@ def test_what_changes_of_a_letter_is_not_in_its_object(
 def test_the_bytes_of_a_letter_are_those_of_its_object(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    spoilt = bytearray(bson.encode(letters(now, 1, payload={"text": "xxxx", "aa": 1, "ab": 2})[0]))
+    spoilt = bytearray(bson.encode(letters(now, range(1), payload={"text": "xxxx", "aa": 1, "ab": 2})[0]))
     spoilt[spoilt.index(b"xxxx")] = 0xFF
     spoilt[spoilt.index(b"ab\x00") + 1] = ord("a")
     add(dead, [RawBSONDocument(bytes(spoilt))])
@@ -161,7 +154,7 @@ def test_a_letter_whose_id_is_no_text_is_exported_once(dead: Tasks, shelf: Shelf
 def test_a_letter_that_s3_refuses_keeps_no_other_back_and_is_tried_less_and_less_often(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 10))
+    add(dead, letters(now, range(10)))
     shelf.refused = lambda key: TOO_LARGE if "/7-" in key else None
 
     assert run(dead, shelf, clock) == Exported(exported=9, refused=1, left=1)
@@ -182,7 +175,7 @@ def test_a_letter_that_s3_refuses_keeps_no_other_back_and_is_tried_less_and_less
 def test_a_letter_that_was_refused_is_exported_once_it_can_be(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 1))
+    add(dead, letters(now, range(1)))
     shelf.always = ExportError("$name", of_object=True)
     run(dead, shelf, clock)
     assert stored(dead, {"task": 0, "redrives": 0})["export_error"] == "$name"
@@ -196,7 +189,7 @@ def test_a_letter_that_was_refused_is_exported_once_it_can_be(
 def test_a_bucket_that_is_away_is_given_up_soon_and_the_letters_are_as_they_were(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 400))
+    add(dead, letters(now, range(400)))
     before = list(dead.find().sort("_id"))
     shelf.always = ExportError("AccessDenied", of_object=False)
 
@@ -213,7 +206,7 @@ def test_a_bucket_that_is_away_is_given_up_soon_and_the_letters_are_as_they_were
 def test_no_more_letters_are_read_once_the_bucket_was_given_up(
     mongod: Mongod, dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 1100))
+    add(dead, letters(now, range(1100)))
     shelf.always = DOWN
     commands = Commands()
     with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[commands]) as client:
@@ -225,7 +218,7 @@ def test_no_more_letters_are_read_once_the_bucket_was_given_up(
 def test_what_was_put_before_the_bucket_went_away_is_marked(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 100))
+    add(dead, letters(now, range(100)))
     shelf.refused = lambda _: DOWN if len(shelf.objects) >= 40 else None
 
     done = run(dead, shelf, clock)
@@ -240,7 +233,7 @@ def test_what_was_put_before_the_bucket_went_away_is_marked(
 def test_a_bucket_that_fails_now_and_then_is_not_given_up(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 300))
+    add(dead, letters(now, range(300)))
     shelf.refused = lambda _: DOWN if len(shelf.keys) % 3 == 0 else None
 
     assert run(dead, shelf, clock) == Exported(exported=300, failed=149)
@@ -250,7 +243,7 @@ def test_a_bucket_that_fails_now_and_then_is_not_given_up(
 def test_a_failure_that_passes_is_counted_and_no_trouble(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime, options: dict[str, Any]
 ) -> None:
-    add(dead, letters(now, 40))
+    add(dead, letters(now, range(40)))
     shelf.refused = lambda _: DOWN if len(shelf.keys) == 1 else None
 
     assert run(dead, shelf, clock, **options) == Exported(exported=40, failed=1)
@@ -259,7 +252,7 @@ def test_a_failure_that_passes_is_counted_and_no_trouble(
 def test_a_failure_that_passes_is_not_why_a_letter_is_left_that_was_refused(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 10))
+    add(dead, letters(now, range(10)))
     shelf.refused = lambda key: (
         TOO_LARGE if "/7-" in key else DOWN if "/3-" in key and tasks_put(shelf).count(3) == 1 else None
     )
@@ -270,7 +263,7 @@ def test_a_failure_that_passes_is_not_why_a_letter_is_left_that_was_refused(
 def test_a_failure_is_why_letters_are_left_where_there_was_no_time_for_another_try(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 10))
+    add(dead, letters(now, range(10)))
     shelf.refused = lambda key: DOWN if "/9-" in key else None
 
     done = export(dead, shelf.put, clock=clock, until=10, monotonic=lambda: len(shelf.keys), threads=2)
@@ -281,7 +274,7 @@ def test_a_failure_is_why_letters_are_left_where_there_was_no_time_for_another_t
 def test_a_failure_is_no_trouble_where_another_export_has_done_the_work(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 1))
+    add(dead, letters(now, range(1)))
 
     def put(_key: str, _body: bytes) -> None:
         run(dead, shelf, clock)
@@ -293,7 +286,7 @@ def test_a_failure_is_no_trouble_where_another_export_has_done_the_work(
 def test_a_letter_that_only_fails_with_others_errors_does_not_keep_a_run_busy(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 5))
+    add(dead, letters(now, range(5)))
     shelf.refused = lambda key: DOWN if "/3-" in key else None
 
     assert run(dead, shelf, clock) == Exported(exported=4, failed=2, left=1, trouble="InternalError")
@@ -304,7 +297,7 @@ def test_a_letter_that_only_fails_with_others_errors_does_not_keep_a_run_busy(
 def test_letters_that_s3_refuses_one_by_one_in_any_word_keep_no_other_back(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime, refused: list[int]
 ) -> None:
-    add(dead, letters(now, 60))
+    add(dead, letters(now, range(60)))
     bad = {f"/{n}-" for n in refused}
     shelf.refused = lambda key: REFUSED if any(one in key for one in bad) else None
 
@@ -316,7 +309,7 @@ def test_letters_that_s3_refuses_one_by_one_in_any_word_keep_no_other_back(
 def test_what_was_refused_in_any_word_is_put_off_once_others_went_through(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 10))
+    add(dead, letters(now, range(10)))
     shelf.refused = lambda key: REFUSED if "/0-" in key or "/1-" in key else None
 
     assert run(dead, shelf, clock, threads=1) == Exported(exported=8, refused=2, failed=2, left=2)
@@ -331,7 +324,7 @@ def test_what_was_refused_in_any_word_is_put_off_once_others_went_through(
 def test_no_more_are_exported_than_were_asked_for_where_others_are_tried(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 30))
+    add(dead, letters(now, range(30)))
     shelf.refused = lambda key: REFUSED if "/1-" in key else None
 
     done = run(dead, shelf, clock, threads=1, limit=3)
@@ -340,7 +333,7 @@ def test_no_more_are_exported_than_were_asked_for_where_others_are_tried(
 
 
 def test_nothing_is_put_once_the_time_is_up(dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime) -> None:
-    add(dead, letters(now, 100))
+    add(dead, letters(now, range(100)))
 
     done = export(dead, shelf.put, clock=clock, until=20, monotonic=lambda: len(shelf.keys), threads=1)
 
@@ -353,7 +346,7 @@ def test_nothing_is_put_once_the_time_is_up(dead: Tasks, shelf: Shelf, clock: Ma
 def test_an_export_that_stopped_between_put_and_mark_puts_the_same_again(
     mine: Tasks, dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 3))
+    add(dead, letters(now, range(3)))
     through = open_tasks(mine.database, DEAD_LETTERS)
     with failing(mine, "update", errorCode=11601), pytest.raises(UnavailableError):
         run(through, shelf, clock)
@@ -368,7 +361,7 @@ def test_an_export_that_stopped_between_put_and_mark_puts_the_same_again(
 def test_a_letter_that_took_the_place_of_another_meanwhile_is_exported_itself(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime, error: ExportError | None
 ) -> None:
-    [first] = letters(now, 1)
+    [first] = letters(now, range(1))
     second = first | {"dead_lettered_at": now + DAY, "payload": {"n": 2}}
     add(dead, [first])
 
@@ -404,7 +397,7 @@ def test_a_letter_of_any_day_is_marked_at_once(
 def test_an_export_that_is_interrupted_puts_nothing_more(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 300))
+    add(dead, letters(now, range(300)))
 
     def put(key: str, body: bytes) -> None:
         shelf.put(key, body)
@@ -423,7 +416,7 @@ def test_an_export_that_is_interrupted_puts_nothing_more(
 def test_two_exporters_at_once_make_one_object_a_letter(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, letters(now, 700))
+    add(dead, letters(now, range(700)))
 
     done = at_once("AB", lambda _: run(dead, shelf, clock))
 
@@ -446,7 +439,7 @@ def test_a_letter_that_cannot_be_marked_keeps_no_other_back(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(portions, "MAX_BYTES", 1)  # it comes alone
-    add(dead, letters(now, 4))
+    add(dead, letters(now, range(4)))
 
     assert run(dead, shelf, clock) == Exported(exported=3, left=1)
     assert sorted(tasks_put(shelf)) == [0, 0, 1, 2, 3]
@@ -454,7 +447,7 @@ def test_a_letter_that_cannot_be_marked_keeps_no_other_back(
 
 def test_large_letters_are_not_all_held_at_once(dead: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portions, "MAX_BYTES", 16_000)
-    add(dead, letters(now, 12, payload={"filler": "x" * 3000}))
+    add(dead, letters(now, range(12), payload={"filler": "x" * 3000}))
 
     held = exporting.unexported(dead, limit=100, batch=10, now=now)
 
@@ -464,7 +457,7 @@ def test_large_letters_are_not_all_held_at_once(dead: Tasks, now: datetime, monk
 def test_a_letter_that_may_expire_unexported_is_exported_all_the_same(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    add(dead, [one | {"retain_from": now - DAY} for one in letters(now, 2)])
+    add(dead, [one | {"retain_from": now - DAY} for one in letters(now, range(2))])
 
     assert run(dead, shelf, clock) == Exported(exported=2)
     assert dead.count_documents({"archived_at": now, "retain_from": now}) == 2

@@ -16,11 +16,11 @@ from bson import Decimal128, ObjectId, Regex
 from pymongo.database import Database
 
 from tests.builders import MINUTE, add, stored
+from tests.buried import failed, letter
 from tests.conftest import ManualClock
 from tests.crash_points import calls, crash
 from tests.faults import failing
 from tests.use_cases.graveyard import BUCKET, Graveyard, opened
-from tests.use_cases.test_archive import failed
 from tidemill.archive import ArchiveError, Moved, move, moving
 from tidemill.dead_letters import CHANGING
 from tidemill.documents import DEAD_LETTERS
@@ -128,9 +128,9 @@ def test_a_letter_comes_back_from_the_bucket_alone_with_the_bytes_that_were_enqu
     encoded = bson.encode(payload)
     [task_id] = add(graveyard.tasks, [failed(now, payload=payload)])
     graveyard.archive()
-    [letter] = graveyard.dead.find({}, dict.fromkeys(CHANGING, 0))
+    [buried] = graveyard.dead.find({}, dict.fromkeys(CHANGING, 0))
     [copy] = graveyard.objects().values()
-    assert bytes(copy.raw) == bytes(letter.raw)
+    assert bytes(copy.raw) == bytes(buried.raw)
 
     graveyard.dead.delete_many({})
     graveyard.clock.move(MINUTE)
@@ -161,8 +161,7 @@ def test_one_bad_task_holds_up_no_other_and_is_not_tried_all_the_time(graveyard:
     now = graveyard.clock.now()
     graveyard.db.command("collMod", DEAD_LETTERS, validator={"name": {"$ne": "barred"}})
     add(graveyard.tasks, [failed(now, _id=n, name="barred" if n == 7 else "noop") for n in range(10)])
-    already = failed(now, _id={"task": 4, "redrives": 0}, dead_lettered_at=now, fingerprint="f")
-    add(graveyard.dead, [already])
+    add(graveyard.dead, [letter(now, _id=4)])
 
     report = graveyard.archive()
 
@@ -193,5 +192,5 @@ def test_one_letter_that_the_bucket_refuses_holds_up_no_other_and_is_tried_later
     assert (picky.archive().export_refused, len(tried)) == (0, 10)
     graveyard.clock.move(10 * MINUTE)
     assert (picky.archive().export_refused, len(tried)) == (1, 11)
-    letter = stored(graveyard.dead, {"task": 7, "redrives": 0})
-    assert (letter["export_attempts"], letter["export_error"]) == (2, "KeyTooLongError")
+    refused = stored(graveyard.dead, {"task": 7, "redrives": 0})
+    assert (refused["export_attempts"], refused["export_error"]) == (2, "KeyTooLongError")

@@ -11,10 +11,10 @@ import pytest
 from pymongo.database import Database
 
 from tests.builders import MINUTE, add, document, stored
+from tests.buried import failed, letter
 from tests.conftest import ManualClock
 from tests.use_cases.conftest import Bench
 from tests.use_cases.graveyard import Graveyard, opened
-from tests.use_cases.test_archive import failed
 from tidemill.documents import decode
 
 
@@ -46,8 +46,8 @@ def test_a_redriven_task_keeps_its_settings_and_its_second_death_is_a_second_let
     for life in range(2):
         assert bench.execute()["failed"] == 1
         graveyard.archive()
-        letter = stored(graveyard.dead, {"task": task_id, "redrives": life})
-        assert (letter["attempts"], letter["error"]["code"]) == (1, "ZeroDivisionError")
+        buried = stored(graveyard.dead, {"task": task_id, "redrives": life})
+        assert (buried["attempts"], buried["error"]["code"]) == (1, "ZeroDivisionError")
         bench.clock.move(MINUTE)
         assert graveyard.redrive_all().redriven == 1
         back = stored(graveyard.tasks, task_id)
@@ -63,8 +63,7 @@ def test_a_redriven_task_keeps_its_settings_and_its_second_death_is_a_second_let
 
 def test_a_redrive_of_many_goes_in_pages_and_spreads_what_is_due(graveyard: Graveyard) -> None:  # F61
     now = graveyard.clock.now()
-    letters = ({"dead_lettered_at": now, "fingerprint": "f"} | failed(now) for _ in range(600))
-    add(graveyard.dead, [one | {"_id": {"task": one["_id"], "redrives": 3}, "redrives": 3} for one in letters])
+    add(graveyard.dead, [letter(now, redrives=3) for _ in range(600)])
     graveyard.clock.move(MINUTE)
 
     pages: list[int] = []

@@ -9,10 +9,11 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from tests.builders import add
+from tests.builders import add, all_of
+from tests.buried import bury_tasks, failed
 from tests.commands import Commands
 from tests.conftest import T0
-from tests.redrives import EVER, all_of, bury, failed
+from tests.redrives import EVER
 from tidemill.dead_letters import LetterId
 from tidemill.dead_letters import pages as module
 from tidemill.dead_letters.which import Which
@@ -31,7 +32,7 @@ def purge_all(dead: Tasks, which: Which | None = None, **options: Any) -> Purged
 
 
 def test_what_was_redriven_and_what_is_exported_goes_too(dead: Tasks) -> None:
-    bury(dead, [failed(T0, _id=n) for n in range(4)], at=T0)
+    bury_tasks(dead, [failed(T0, _id=n) for n in range(4)], at=T0)
     dead.update_many({"_id.task": {"$lt": 2}}, {"$set": {"redriven_at": T0}})
     dead.update_many({"_id.task": {"$gt": 0}}, {"$set": {"archived_at": T0}})
 
@@ -55,9 +56,9 @@ def test_what_was_redriven_and_what_is_exported_goes_too(dead: Tasks) -> None:
     ids=repr,
 )
 def test_what_is_meant_goes_and_nothing_else(dead: Tasks, which: Which, left: list[str]) -> None:
-    bury(dead, [failed(T0, _id="a")], at=T0)
-    bury(dead, [failed(T0, _id="b", name="other")], at=T0 + SECOND)
-    bury(dead, [failed(T0, _id="c", queue="eu")], at=T0 + 2 * SECOND)
+    bury_tasks(dead, [failed(T0, _id="a")], at=T0)
+    bury_tasks(dead, [failed(T0, _id="b", name="other")], at=T0 + SECOND)
+    bury_tasks(dead, [failed(T0, _id="c", queue="eu")], at=T0 + 2 * SECOND)
 
     purge_all(dead, which)
 
@@ -65,7 +66,7 @@ def test_what_is_meant_goes_and_nothing_else(dead: Tasks, which: Which, left: li
 
 
 def test_a_letter_on_its_way_back_is_kept(dead: Tasks) -> None:
-    bury(dead, [failed(T0, _id=n) for n in range(3)], at=T0)
+    bury_tasks(dead, [failed(T0, _id=n) for n in range(3)], at=T0)
     dead.update_one({"_id.task": 1}, {"$set": {"redrive_started_at": T0 - timedelta(days=1)}})
 
     assert purge_all(dead) == Purged(looked_at=3, purged=2, unexported=2, under_way=1)
@@ -73,7 +74,7 @@ def test_a_letter_on_its_way_back_is_kept(dead: Tasks) -> None:
 
 
 def test_a_letter_that_sets_out_after_the_look_at_it_is_kept(dead: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    bury(dead, [failed(T0)], at=T0)
+    bury_tasks(dead, [failed(T0)], at=T0)
     page = module.page
 
     def earlier(*args: Any, **options: Any) -> module.Page:
@@ -88,9 +89,9 @@ def test_a_letter_that_sets_out_after_the_look_at_it_is_kept(dead: Tasks, monkey
 
 
 def test_what_dies_meanwhile_is_not_met(dead: Tasks) -> None:
-    bury(dead, [failed(T0, _id=n) for n in range(2)], at=T0)
+    bury_tasks(dead, [failed(T0, _id=n) for n in range(2)], at=T0)
     done = purge_all(dead, limit=1, now=T0)
-    bury(dead, [failed(T0, _id="new")], at=T0 + SECOND)
+    bury_tasks(dead, [failed(T0, _id="new")], at=T0 + SECOND)
 
     rest = purge_all(dead, after=done.next, now=T0 + 2 * SECOND)
 
@@ -99,7 +100,7 @@ def test_what_dies_meanwhile_is_not_met(dead: Tasks) -> None:
 
 
 def test_a_purge_stops_in_time_and_goes_on(dead: Tasks) -> None:
-    bury(dead, [failed(T0) for _ in range(1001)], at=T0)
+    bury_tasks(dead, [failed(T0) for _ in range(1001)], at=T0)
 
     done = purge_all(dead, until=0, monotonic=lambda: 1)
     rest = purge_all(dead, until=0, monotonic=lambda: 1, after=done.next)
@@ -111,7 +112,7 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(mongod: Mongod, db: Databas
     commands = Commands()
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[commands]) as client:
         dead = open_tasks(client[db.name], DEAD_LETTERS)
-        bury(dead, [failed(T0, _id=n) for n in range(5)], at=T0)
+        bury_tasks(dead, [failed(T0, _id=n) for n in range(5)], at=T0)
         dead.update_one({"_id.task": 1}, {"$set": {"redrive_started_at": T0}})
         commands.names.clear()
 

@@ -12,10 +12,11 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from tests.builders import add, document, stored
+from tests.builders import add, all_of, document, stored
+from tests.buried import bury_tasks, failed, letter_bytes
 from tests.commands import Commands
 from tests.conftest import T0, ManualClock
-from tests.redrives import EVER, all_of, bury, failed, letter_bytes, redrive_all, redriver
+from tests.redrives import EVER, redrive_all, redriver
 from tidemill.archive import move
 from tidemill.dead_letters import LetterId
 from tidemill.dead_letters.letters import MAX_DOCUMENT, dead_letter
@@ -50,7 +51,7 @@ def test_a_redriven_task_starts_again_with_its_settings_and_its_lineage(
         "trace": {"source": "key-1", "correlation_id": "c"},
         "tags": ["by hand"],
     }
-    bury(
+    bury_tasks(
         dead,
         [failed(T0, **kept, redrives=4, cancel_requested_at=T0, archive_attempts=3, lease={"token": "x"}, result=1)],
         at=T0,
@@ -68,7 +69,7 @@ def test_a_redriven_task_starts_again_with_its_settings_and_its_lineage(
 def test_the_letter_keeps_the_death_and_says_that_its_task_went_back(
     tasks: Tasks, dead: Tasks, clock: ManualClock
 ) -> None:
-    bury(dead, [failed(T0, payload={"a": 1})], at=T0)
+    bury_tasks(dead, [failed(T0, payload={"a": 1})], at=T0)
     [before] = all_of(dead)
     now = clock.move(HOUR)
 
@@ -109,7 +110,7 @@ VALUES: dict[str, Any] = {
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_the_bytes_of_the_payload_survive(tasks: Tasks, dead: Tasks, clock: ManualClock, value: object) -> None:
     payload = {"value": value}
-    bury(dead, [failed(T0, payload=payload)], at=T0)
+    bury_tasks(dead, [failed(T0, payload=payload)], at=T0)
 
     redrive_all(redriver(tasks, dead, clock))
 
@@ -123,7 +124,7 @@ def test_the_bytes_of_the_payload_survive(tasks: Tasks, dead: Tasks, clock: Manu
 def test_a_task_with_an_id_of_any_type_comes_back(
     tasks: Tasks, dead: Tasks, clock: ManualClock, task_id: object
 ) -> None:
-    bury(dead, [failed(T0, _id=task_id)], at=T0)
+    bury_tasks(dead, [failed(T0, _id=task_id)], at=T0)
 
     redrive_all(redriver(tasks, dead, clock), Which(ids=(LetterId(task=task_id, redrives=0),)))
 
@@ -135,7 +136,7 @@ def test_what_is_left_of_a_full_document_comes_back(tasks: Tasks, dead: Tasks, c
     task = failed(T0, payload={"x": ""})
     task["payload"] = {"x": "x" * (MAX_DOCUMENT - len(bson.encode(task)))}
     assert len(bson.encode(task)) == MAX_DOCUMENT
-    bury(dead, [task, failed(T0)], at=T0)
+    bury_tasks(dead, [task, failed(T0)], at=T0)
 
     assert redrive_all(redriver(tasks, dead, clock)).redriven == 2
 
@@ -143,9 +144,9 @@ def test_what_is_left_of_a_full_document_comes_back(tasks: Tasks, dead: Tasks, c
 
 
 def test_what_is_meant_is_redriven_and_nothing_else(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
-    [first] = bury(dead, [failed(T0, _id="a", queue="eu")], at=T0)
-    bury(dead, [failed(T0, _id="b", name="other")], at=T0 + HOUR)
-    bury(dead, [failed(T0, _id="c", error={"message": "?", "code": "KeyError", "at": T0})], at=T0 + 2 * HOUR)
+    [first] = bury_tasks(dead, [failed(T0, _id="a", queue="eu")], at=T0)
+    bury_tasks(dead, [failed(T0, _id="b", name="other")], at=T0 + HOUR)
+    bury_tasks(dead, [failed(T0, _id="c", error={"message": "?", "code": "KeyError", "at": T0})], at=T0 + 2 * HOUR)
     clock.move(3 * HOUR)
     fingerprint = all_of(dead)[2]["fingerprint"]
     meant: dict[str, Which] = {
@@ -166,7 +167,9 @@ def test_what_is_meant_is_redriven_and_nothing_else(tasks: Tasks, dead: Tasks, c
     "which", [Which(queue="eu"), Which(name="other"), Which(name="noop", queue="eu"), Which(name="x")], ids=repr
 )
 def test_names_and_queues_are_met_on_a_walk(tasks: Tasks, dead: Tasks, clock: ManualClock, which: Which) -> None:
-    bury(dead, [failed(T0, queue=queue, name=name) for queue in ("eu", "us") for name in ("noop", "other")], at=T0)
+    bury_tasks(
+        dead, [failed(T0, queue=queue, name=name) for queue in ("eu", "us") for name in ("noop", "other")], at=T0
+    )
 
     redrive_all(redriver(tasks, dead, clock, "noop", "other"), which)
 
@@ -183,7 +186,7 @@ def test_five_thousand_come_back_in_pages_spread_over_time(  # F61
     tasks: Tasks, dead: Tasks, clock: ManualClock
 ) -> None:
     for batch in range(10):
-        bury(dead, [failed(T0) for _ in range(500)], at=T0 + timedelta(seconds=batch))
+        bury_tasks(dead, [failed(T0) for _ in range(500)], at=T0 + timedelta(seconds=batch))
     start = clock.move(HOUR)
     on, plan = redriver(tasks, dead, clock), Plan(which=Which(), per_sec=10)
 
@@ -203,7 +206,7 @@ def test_five_thousand_come_back_in_pages_spread_over_time(  # F61
 
 
 def test_what_is_late_is_spread_anew(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
-    bury(dead, [failed(T0) for _ in range(4)], at=T0)
+    bury_tasks(dead, [failed(T0) for _ in range(4)], at=T0)
     on, plan = redriver(tasks, dead, clock), Plan(which=Which(), per_sec=1)
 
     first = redrive(on, plan, limit=2, dry_run=False, until=EVER)
@@ -219,7 +222,7 @@ def test_what_would_be_due_in_more_than_a_year_is_refused(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, per_sec: float
 ) -> None:
     monkeypatch.setattr(spread, "FARTHEST_SEC", 1000)
-    bury(dead, [failed(T0) for _ in range(4)], at=T0)
+    bury_tasks(dead, [failed(T0) for _ in range(4)], at=T0)
     on, plan = redriver(tasks, dead, clock), Plan(which=Which(), per_sec=per_sec)
 
     dry = redrive(on, plan, limit=10, dry_run=True, until=EVER)
@@ -233,7 +236,7 @@ def test_what_would_be_due_in_more_than_a_year_is_refused(
 
 
 def test_a_slower_rate_may_be_chosen_on_the_way(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
-    bury(dead, [failed(T0)], at=T0)
+    bury_tasks(dead, [failed(T0)], at=T0)
     on, slow = redriver(tasks, dead, clock), Plan(which=Which(), per_sec=0.001)
     cursor = redrive(on, slow, limit=0, dry_run=True, after=cursor_of(placed=10**9), until=EVER).next
 
@@ -252,7 +255,7 @@ FORGED: dict[str, dict[str, Any]] = {
 def test_a_cursor_that_no_redrive_has_named_is_refused(
     tasks: Tasks, dead: Tasks, clock: ManualClock, what: str
 ) -> None:
-    bury(dead, [failed(T0)], at=T0)
+    bury_tasks(dead, [failed(T0)], at=T0)
     plan = Plan(which=Which(), per_sec=0.001)
 
     with pytest.raises(InvalidRequestError, match="cursor"):
@@ -264,7 +267,7 @@ def cursor_of(**state: Any) -> str:
 
 
 def test_what_dies_while_the_redrive_goes_on_is_not_met_again(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
-    bury(dead, [failed(T0) for _ in range(3)], at=T0)
+    bury_tasks(dead, [failed(T0) for _ in range(3)], at=T0)
     clock.move(HOUR)
     on, plan = redriver(tasks, dead, clock), Plan(which=Which())
     done = redrive(on, plan, limit=1, dry_run=False, until=EVER)
@@ -280,7 +283,7 @@ def test_what_dies_while_the_redrive_goes_on_is_not_met_again(tasks: Tasks, dead
 
 
 def test_a_redrive_stops_in_time_and_goes_on(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
-    bury(dead, [failed(T0) for _ in range(501)], at=T0)
+    bury_tasks(dead, [failed(T0) for _ in range(501)], at=T0)
     on, plan = redriver(tasks, dead, clock), Plan(which=Which())
 
     done = redrive(on, plan, limit=1000, dry_run=False, until=0, monotonic=lambda: 1)
@@ -293,7 +296,7 @@ def test_large_letters_are_held_few_at_a_time(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidemill.dead_letters.portions.MAX_BYTES", 2000)
-    bury(dead, [failed(T0, payload={"x": "x" * 600}) for _ in range(5)], at=T0)
+    bury_tasks(dead, [failed(T0, payload={"x": "x" * 600}) for _ in range(5)], at=T0)
     on, plan = redriver(tasks, dead, clock), Plan(which=Which())
 
     done = redrive(on, plan, limit=10, dry_run=False, until=0, monotonic=lambda: 1)
@@ -308,7 +311,7 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(mongod: Mongod, db: Databas
         tasks, dead = open_tasks(client[db.name]), open_tasks(client[db.name], DEAD_LETTERS)
         add(tasks, [document(T0, _id="there")])
         letters = [failed(T0, _id="there"), failed(T0), failed(T0, name="gone"), failed(T0, expires_at=T0)]
-        bury(dead, [*letters, *(failed(T0, idempotency_key="k") for _ in range(2))], at=T0)
+        bury_tasks(dead, [*letters, *(failed(T0, idempotency_key="k") for _ in range(2))], at=T0)
         before = letter_bytes(dead)
         commands.names.clear()
         on, plan = redriver(tasks, dead, clock), Plan(which=Which())
@@ -325,7 +328,7 @@ def test_a_batch_takes_so_many_commands(mongod: Mongod, db: Database[Any], clock
     commands = Commands()
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[commands]) as client:
         tasks, dead = open_tasks(client[db.name]), open_tasks(client[db.name], DEAD_LETTERS)
-        bury(dead, [failed(T0, idempotency_key=f"k-{n}") for n in range(500)], at=T0)
+        bury_tasks(dead, [failed(T0, idempotency_key=f"k-{n}") for n in range(500)], at=T0)
         commands.names.clear()
 
         redrive_all(redriver(tasks, dead, clock))

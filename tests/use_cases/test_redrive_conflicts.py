@@ -12,9 +12,10 @@ from bson import DatetimeMS, ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from tests.at_once import at_once
-from tests.builders import add, document
+from tests.builders import add, all_of, document
+from tests.buried import bury_tasks, failed, letter, letter_bytes
 from tests.conftest import T0, ManualClock
-from tests.redrives import all_of, bury, failed, letter_bytes, redrive_all, redriver
+from tests.redrives import redrive_all, redriver
 from tidemill.dead_letters import redriving
 from tidemill.dead_letters.which import Which
 from tidemill.redrive.values import EXAMPLES
@@ -47,9 +48,9 @@ def test_a_refused_letter_stays_as_it_is_and_keeps_no_other_back(
 ) -> None:
     fields, code, message = REFUSED[why]
     add(tasks, alive())
-    [letter_id] = bury(dead, [failed(T0, **fields)], at=T0)
+    [letter_id] = bury_tasks(dead, [failed(T0, **fields)], at=T0)
     before = letter_bytes(dead)
-    bury(dead, [failed(T0)], at=T0)
+    bury_tasks(dead, [failed(T0)], at=T0)
     clock.move(HOUR)
 
     done = redrive_all(redriver(tasks, dead, clock))
@@ -63,7 +64,7 @@ def test_a_refused_letter_stays_as_it_is_and_keeps_no_other_back(
 
 
 def test_names_that_are_not_registered_are_counted(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:  # F61
-    bury(dead, [failed(T0, name=f"gone-{n % 2}") for n in range(5)], at=T0)
+    bury_tasks(dead, [failed(T0, name=f"gone-{n % 2}") for n in range(5)], at=T0)
 
     done = redrive_all(redriver(tasks, dead, clock))
 
@@ -72,7 +73,7 @@ def test_names_that_are_not_registered_are_counted(tasks: Tasks, dead: Tasks, cl
 
 
 def test_only_some_of_the_refused_are_shown(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
-    bury(dead, [failed(T0, name="x" * 5000) for _ in range(EXAMPLES + 5)], at=T0)
+    bury_tasks(dead, [failed(T0, name="x" * 5000) for _ in range(EXAMPLES + 5)], at=T0)
 
     done = redrive_all(redriver(tasks, dead, clock))
 
@@ -83,7 +84,7 @@ def test_only_some_of_the_refused_are_shown(tasks: Tasks, dead: Tasks, clock: Ma
 def test_what_has_to_start_by_a_time_goes_back_without_one_if_asked(
     tasks: Tasks, dead: Tasks, clock: ManualClock
 ) -> None:
-    bury(dead, [failed(T0, expires_at=T0)], at=T0)
+    bury_tasks(dead, [failed(T0, expires_at=T0)], at=T0)
 
     done = redrive_all(redriver(tasks, dead, clock), drop_expiry=True)
 
@@ -91,7 +92,7 @@ def test_what_has_to_start_by_a_time_goes_back_without_one_if_asked(
 
 
 def test_a_spread_that_would_be_too_late_for_a_task_is_refused(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
-    bury(dead, [failed(T0), failed(T0), failed(T0, expires_at=T0 + timedelta(seconds=2))], at=T0)
+    bury_tasks(dead, [failed(T0), failed(T0), failed(T0, expires_at=T0 + timedelta(seconds=2))], at=T0)
 
     assert redrive_all(redriver(tasks, dead, clock), per_sec=1).refused == {"expired": 1}
 
@@ -100,7 +101,7 @@ def test_a_spread_that_would_be_too_late_for_a_task_is_refused(tasks: Tasks, dea
 def test_of_two_letters_with_the_same_id_or_key_the_first_goes_back(
     tasks: Tasks, dead: Tasks, clock: ManualClock, fields: dict[str, Any]
 ) -> None:
-    first, _ = bury(dead, [failed(T0, **{"_id": ObjectId()} | fields, redrives=n) for n in (0, 1)], at=T0)
+    first, _ = bury_tasks(dead, [failed(T0, **{"_id": ObjectId()} | fields, redrives=n) for n in (0, 1)], at=T0)
 
     done = redrive_all(redriver(tasks, dead, clock))
 
@@ -112,9 +113,9 @@ def test_of_two_letters_with_the_same_id_or_key_the_first_goes_back(
 def test_a_conflict_that_only_the_insert_meets_leaves_the_letter_as_it_was(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
 ) -> None:
-    bury(dead, [failed(T0, **fields)], at=T0)
+    bury_tasks(dead, [failed(T0, **fields)], at=T0)
     before = letter_bytes(dead)
-    bury(dead, [failed(T0)], at=T0)
+    bury_tasks(dead, [failed(T0)], at=T0)
     insert = redriving.insert
 
     def quicker(*args: Any) -> dict[int, int]:
@@ -132,9 +133,9 @@ def test_a_conflict_that_only_the_insert_meets_leaves_the_letter_as_it_was(
 def test_a_task_that_the_database_refuses_leaves_the_letter_as_it_was(
     tasks: Tasks, dead: Tasks, clock: ManualClock
 ) -> None:
-    bury(dead, [failed(T0, queue="bad")], at=T0)
+    bury_tasks(dead, [failed(T0, queue="bad")], at=T0)
     before = letter_bytes(dead)
-    bury(dead, [failed(T0)], at=T0)
+    bury_tasks(dead, [failed(T0)], at=T0)
     tasks.database.command("collMod", "tasks", validator={"queue": {"$ne": "bad"}})
 
     done = redrive_all(redriver(tasks, dead, clock))
@@ -152,8 +153,7 @@ def _not_utf_8(letter: bytes) -> bytes:
 def test_text_that_is_no_utf_8_is_refused(
     tasks: Tasks, dead: Tasks, clock: ManualClock, fields: dict[str, Any]
 ) -> None:
-    letter = failed(T0, **fields) | {"_id": {"task": fields.get("_id", 1), "redrives": 0}, "dead_lettered_at": T0}
-    dead.insert_one(RawBSONDocument(_not_utf_8(bson.encode(letter))))
+    dead.insert_one(RawBSONDocument(_not_utf_8(bson.encode(letter(T0, **fields)))))
     before = letter_bytes(dead)
 
     done = redrive_all(redriver(tasks, dead, clock))
@@ -173,7 +173,7 @@ def test_an_id_that_no_task_can_have_is_refused(
 
 
 def test_two_redrives_at_once_bring_each_task_back_once(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
-    bury(dead, [failed(T0) for _ in range(300)], at=T0)
+    bury_tasks(dead, [failed(T0) for _ in range(300)], at=T0)
 
     both = at_once([redriver(tasks, dead, clock)] * 2, redrive_all)
 
@@ -185,7 +185,7 @@ def test_two_redrives_at_once_bring_each_task_back_once(tasks: Tasks, dead: Task
 def test_a_letter_that_somebody_else_has_taken_meanwhile_is_theirs(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(dead, [failed(T0, _id=one) for one in ("gone", "closed", "theirs", "ours")], at=T0)
+    bury_tasks(dead, [failed(T0, _id=one) for one in ("gone", "closed", "theirs", "ours")], at=T0)
     mark: Callable[..., Written] = redriving.mark
 
     def later(*args: Any, **options: Any) -> Written:
@@ -222,7 +222,7 @@ SECOND = timedelta(seconds=1)
 def test_a_redrive_is_under_way_for_a_minute_whatever_the_clock_said(
     tasks: Tasks, dead: Tasks, clock: ManualClock, started_at: object, *, is_under_way: bool
 ) -> None:
-    bury(dead, [failed(T0)], at=T0)
+    bury_tasks(dead, [failed(T0)], at=T0)
     dead.update_one({}, {"$set": {"redrive_started_at": started_at, "redrive_due_at": T0, "redrive_token": "t"}})
     before = letter_bytes(dead)
 

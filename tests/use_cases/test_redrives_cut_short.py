@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,46 +10,22 @@ import pytest
 from bson import DatetimeMS
 
 from tests.at_once import at_once
-from tests.builders import add, document
+from tests.builders import add, all_of, document
+from tests.buried import bury_tasks, failed, letter_bytes
 from tests.conftest import T0, ManualClock
 from tests.faults import failing
-from tests.redrives import EVER, all_of, bury, failed, letter_bytes, redrive_all, redriver
+from tests.redrives import EVER, WEEK, cut_short, finish, redrive_all, redriver
 from tidemill.archive import move
 from tidemill.dead_letters import redriving
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import UnavailableError
-from tidemill.redrive import Redriver, complete, completing
+from tidemill.redrive import complete, completing
 from tidemill.redrive.carrying import INSERT_WITHIN
 from tidemill.store import Tasks, open_tasks
 from tidemill.store.writes import Written
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
-WEEK = timedelta(days=7)
-
-
-class CutShort(BaseException):
-    """What ends a process in the middle."""
-
-
-def finish(on: Redriver) -> int:
-    return complete(on, until=EVER, forgotten_after=WEEK)
-
-
-def cut_short(on: Redriver, monkeypatch: pytest.MonkeyPatch, step: str, *, after: bool, **options: Any) -> None:
-    """Begin a redrive, and end it before or after a *step*."""
-    do: Callable[..., object] = getattr(redriving, step)
-
-    def stop(where: Tasks, those: list[Any], **rest: Any) -> object:
-        result = do(where, those, **rest) if after or not those else None
-        if those:
-            raise CutShort
-        return result
-
-    with monkeypatch.context() as patched:
-        patched.setattr(redriving, step, stop)
-        with pytest.raises(CutShort):
-            redrive_all(on, **options)
 
 
 STEPS = [(step, after) for step in ("mark", "insert", "close") for after in (False, True)]
@@ -60,7 +35,7 @@ STEPS = [(step, after) for step in ("mark", "insert", "close") for after in (Fal
 def test_a_redrive_that_was_cut_short_is_completed(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, step: str, *, after: bool
 ) -> None:
-    bury(dead, [failed(T0) for _ in range(3)], at=T0)
+    bury_tasks(dead, [failed(T0) for _ in range(3)], at=T0)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, step, after=after, per_sec=0.01)
 
@@ -77,7 +52,7 @@ def test_a_redrive_that_was_cut_short_is_completed(
 def test_what_is_completed_is_due_when_it_was_to_be(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(dead, [failed(T0) for _ in range(3)], at=T0)
+    bury_tasks(dead, [failed(T0) for _ in range(3)], at=T0)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, "mark", after=True, per_sec=0.01)
     now = clock.move(150 * timedelta(seconds=1))
@@ -91,7 +66,7 @@ def test_what_is_completed_is_due_when_it_was_to_be(
 def test_what_is_completed_has_an_expiry_only_where_it_was_to_have_one(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, *, drop_expiry: bool
 ) -> None:
-    bury(dead, [failed(T0, expires_at=T0 + HOUR)], at=T0)
+    bury_tasks(dead, [failed(T0, expires_at=T0 + HOUR)], at=T0)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, "insert", after=False, drop_expiry=drop_expiry)
     clock.move(MINUTE)
@@ -104,7 +79,7 @@ def test_plans_of_both_kinds_are_completed_by_one_run(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for drop_expiry in (False, True):
-        bury(dead, [failed(T0, queue=str(drop_expiry), expires_at=T0 + HOUR) for _ in range(3)], at=T0)
+        bury_tasks(dead, [failed(T0, queue=str(drop_expiry), expires_at=T0 + HOUR) for _ in range(3)], at=T0)
         cut_short(redriver(tasks, dead, clock), monkeypatch, "insert", after=False, drop_expiry=drop_expiry)
     clock.move(MINUTE)
 
@@ -115,11 +90,11 @@ def test_plans_of_both_kinds_are_completed_by_one_run(
 def test_a_task_that_died_again_is_not_brought_back_twice(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(dead, [failed(T0, _id="x")], at=T0)
+    bury_tasks(dead, [failed(T0, _id="x")], at=T0)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, "close", after=False)
     tasks.delete_many({})
-    bury(dead, [failed(T0, _id="x", redrives=1)], at=T0)
+    bury_tasks(dead, [failed(T0, _id="x", redrives=1)], at=T0)
     now = clock.move(MINUTE)
 
     assert finish(on) == 1
@@ -132,7 +107,7 @@ def test_a_task_that_died_again_is_not_brought_back_twice(
 def test_a_redrive_finds_what_an_earlier_one_has_left(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    [first] = bury(dead, [failed(T0, _id="x")], at=T0)
+    [first] = bury_tasks(dead, [failed(T0, _id="x")], at=T0)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, "close", after=False)
     if stage == "dead":
@@ -159,7 +134,7 @@ def test_a_letter_against_which_something_stands_is_left_as_it_was_before(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     fields, other = STANDS_AGAINST[what]
-    bury(dead, [failed(T0, **fields)], at=T0)
+    bury_tasks(dead, [failed(T0, **fields)], at=T0)
     before = letter_bytes(dead)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, "insert", after=False)
@@ -178,7 +153,7 @@ def test_a_letter_against_which_something_stands_is_left_as_it_was_before(
 def test_a_task_that_may_have_been_done_and_removed_is_not_brought_back(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, age: timedelta, *, back: int
 ) -> None:
-    bury(dead, [failed(T0)], at=T0)
+    bury_tasks(dead, [failed(T0)], at=T0)
     before = letter_bytes(dead)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, "insert", after=False)
@@ -196,7 +171,7 @@ def test_a_mark_that_makes_no_sense_stays_on_no_letter(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, started_at: object, *, step: str
 ) -> None:
     back = 1 if step == "close" else 0
-    bury(dead, [failed(T0)], at=T0)
+    bury_tasks(dead, [failed(T0)], at=T0)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, step, after=False)
     dead.update_one({}, {"$set": {"redrive_started_at": started_at}})
@@ -211,7 +186,7 @@ def test_a_mark_that_makes_no_sense_stays_on_no_letter(
 def test_what_was_begun_by_a_clock_a_little_ahead_may_be_under_way(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
 ) -> None:
-    bury(dead, [failed(T0)], at=T0)
+    bury_tasks(dead, [failed(T0)], at=T0)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, "insert", after=False)
     before = letter_bytes(dead)
@@ -224,7 +199,7 @@ def test_what_is_cut_short_is_completed_in_time_or_left(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(completing, "BATCH", 2)
-    bury(dead, [failed(T0) for _ in range(5)], at=T0)
+    bury_tasks(dead, [failed(T0) for _ in range(5)], at=T0)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, "insert", after=False)
     clock.move(MINUTE)
@@ -238,7 +213,7 @@ def test_what_is_cut_short_is_completed_in_time_or_left(
 def test_large_letters_are_completed_few_at_a_time(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(dead, [failed(T0, payload={"x": "x" * 600}) for _ in range(5)], at=T0)
+    bury_tasks(dead, [failed(T0, payload={"x": "x" * 600}) for _ in range(5)], at=T0)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, "insert", after=False)
     monkeypatch.setattr("tidemill.dead_letters.portions.MAX_BYTES", 2000)
@@ -251,7 +226,7 @@ def test_large_letters_are_completed_few_at_a_time(
 def test_nothing_is_inserted_long_after_its_mark(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(dead, [failed(T0)], at=T0)
+    bury_tasks(dead, [failed(T0)], at=T0)
     mark = redriving.mark
 
     def slow(*args: Any, **options: Any) -> Written:
@@ -271,7 +246,7 @@ def test_nothing_is_inserted_long_after_its_mark(
 def test_an_insert_that_was_made_already_is_no_conflict(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(dead, [failed(T0) for _ in range(3)], at=T0)
+    bury_tasks(dead, [failed(T0) for _ in range(3)], at=T0)
     insert = redriving.insert
 
     def twice(*args: Any) -> dict[int, int]:
@@ -287,7 +262,7 @@ def test_an_insert_that_was_made_already_is_no_conflict(
 @pytest.mark.parametrize("command", ["update", "insert"])
 def test_a_redrive_that_the_database_left_is_completed(mine: Tasks, clock: ManualClock, command: str) -> None:
     dead = open_tasks(mine.database, DEAD_LETTERS)
-    bury(dead, [failed(T0) for _ in range(3)], at=T0)
+    bury_tasks(dead, [failed(T0) for _ in range(3)], at=T0)
     on = redriver(mine, dead, clock)
 
     with failing(mine, command, errorCode=50), pytest.raises(UnavailableError):
@@ -301,7 +276,7 @@ def test_a_redrive_that_the_database_left_is_completed(mine: Tasks, clock: Manua
 def test_two_runs_at_once_complete_each_redrive_once(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(dead, [failed(T0) for _ in range(200)], at=T0)
+    bury_tasks(dead, [failed(T0) for _ in range(200)], at=T0)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, "insert", after=False)
     clock.move(MINUTE)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.builders import all_of
+from tests.buried import bury_tasks, failed, letter_bytes
 from tests.conftest import T0, ManualClock
-from tests.redrives import all_of, bury, failed, letter_bytes, redrive_all, redriver
-from tests.use_cases.test_redrives_cut_short import cut_short, finish
+from tests.redrives import cut_short, finish, redrive_all, redriver
 from tidemill.dead_letters import redriving
 from tidemill.documents import DEAD_LETTERS
 from tidemill.redrive import completing, run
@@ -34,8 +35,8 @@ def let_only(dead: Tasks, rule: dict[str, Any]) -> None:
 
 def bury_both(dead: Tasks, *, rigid: int, others: int) -> None:
     """Dead letters of which those that are not to be changed are the oldest."""
-    bury(dead, [failed(T0, queue="rigid") for _ in range(rigid)], at=T0)
-    bury(dead, [failed(T0) for _ in range(others)], at=T0)
+    bury_tasks(dead, [failed(T0, queue="rigid") for _ in range(rigid)], at=T0)
+    bury_tasks(dead, [failed(T0) for _ in range(others)], at=T0)
 
 
 @pytest.mark.parametrize("step", ["insert", "close"])
@@ -107,7 +108,7 @@ def test_what_somebody_else_has_taken_is_told_apart_from_what_is_refused(
 def test_what_somebody_else_had_in_hand_meanwhile_is_not_taken_for_refused(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(dead, [failed(T0)], at=T0)
+    bury_tasks(dead, [failed(T0)], at=T0)
     mark = redriving.mark
 
     def meanwhile(*args: Any, **options: Any) -> Written:
@@ -125,7 +126,7 @@ def test_what_somebody_else_had_in_hand_meanwhile_is_not_taken_for_refused(
 def test_what_somebody_else_completes_is_neither_redriven_nor_refused(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, theirs: dict[str, Any]
 ) -> None:
-    bury(dead, [failed(T0)], at=T0)
+    bury_tasks(dead, [failed(T0)], at=T0)
     on, close = redriver(tasks, dead, clock), redriving.close
     cut_short(on, monkeypatch, "close", after=False)
     clock.move(MINUTE)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.builders import add, document
+from tests.builders import add, all_of, document
+from tests.buried import bury_tasks, failed, letter_bytes
 from tests.conftest import T0, ManualClock
-from tests.redrives import all_of, bury, failed, letter_bytes, redrive_all, redriver
-from tests.use_cases.test_redrives_cut_short import cut_short, finish
+from tests.redrives import cut_short, finish, redrive_all, redriver
 from tidemill.dead_letters import LetterId, redriving
 from tidemill.dead_letters.which import Which
 from tidemill.store import Tasks
@@ -22,7 +22,7 @@ FIRST, SECOND = (Which(ids=(LetterId(task="a", redrives=n),)) for n in (0, 1))
 
 def bury_two_lives(dead: Tasks) -> None:
     lives = [failed(T0, _id="a", redrives=n, created_at=T0 + n * HOUR, payload={"n": n}) for n in (0, 1)]
-    bury(dead, lives, at=T0)
+    bury_tasks(dead, lives, at=T0)
 
 
 def test_a_letter_of_another_life_is_no_later_death(
@@ -42,7 +42,7 @@ def test_a_letter_of_another_life_is_no_later_death(
 def test_a_living_task_of_another_life_stands_against_a_letter(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(dead, [failed(T0, _id="a")], at=T0)
+    bury_tasks(dead, [failed(T0, _id="a")], at=T0)
     before = letter_bytes(dead)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, "insert", after=False)
@@ -87,12 +87,12 @@ def test_a_task_without_a_time_is_told_by_having_none(
     stage: str,
 ) -> None:
     task = {name: value for name, value in failed(T0, _id="a").items() if name != "created_at"} | fields
-    bury(dead, [task], at=T0)
+    bury_tasks(dead, [task], at=T0)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, "close", after=False)
     if stage == "dead":
         tasks.delete_many({})
-        bury(dead, [task | {"redrives": 1}], at=T0)
+        bury_tasks(dead, [task | {"redrives": 1}], at=T0)
     clock.move(MINUTE)
 
     assert finish(on) == 1
@@ -113,7 +113,7 @@ def test_a_task_that_the_insert_finds_there_is_ours_only_in_its_life_and_with_it
     redrives: int,
     is_ours: bool,
 ) -> None:
-    bury(dead, [failed(T0, _id="a"), failed(T0, _id="b")], at=T0)
+    bury_tasks(dead, [failed(T0, _id="a"), failed(T0, _id="b")], at=T0)
     insert = redriving.insert
 
     def late(*args: Any) -> dict[int, int]:
