@@ -81,6 +81,28 @@ def test_an_index_that_an_earlier_release_made_otherwise_is_replaced(
     assert db[collection].index_information()[name].get("expireAfterSeconds") != 60
 
 
+def test_an_index_of_our_name_and_another_kind_is_replaced(db: Database[Any]) -> None:
+    db[DEAD_LETTERS].drop_index("export")
+    db[DEAD_LETTERS].create_index([("queue", "hashed")], name="export")
+
+    assert indexes.maintain(db, retention=KEPT) == ()
+    assert indexes.missing(db) == ()
+
+
+def test_a_changed_retention_holds_for_an_index_that_is_left_to_be_replaced(
+    db: Database[Any], monkeypatch: pytest.MonkeyPatch, now: datetime
+) -> None:
+    monkeypatch.setattr(indexes, "SMALL", 1)
+    add(open_tasks(db), [document(now), document(now)])
+    db["tasks"].drop_index("retention")
+    db["tasks"].create_index("retain_from", name="retention", expireAfterSeconds=60)
+
+    left = indexes.maintain(db, retention=indexes.Retention(tasks=timedelta(days=1)))
+
+    assert [index.name for index in left] == ["retention"]
+    assert db["tasks"].index_information()["retention"]["expireAfterSeconds"] == 86400
+
+
 def test_a_collection_is_small_or_large_by_itself(
     db: Database[Any], monkeypatch: pytest.MonkeyPatch, now: datetime
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import bson
 import pytest
 from bson import Decimal128, ObjectId, Regex
+from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 
 from tests.builders import MINUTE, add, document, lease, stored
@@ -291,16 +292,50 @@ def test_letters_with_odd_ids_keep_no_other_back(
     assert (tasks.count_documents({}), dead.count_documents({})) == (0, 4)
 
 
+@pytest.mark.parametrize("field", ["created_at", "updated_at", "finished_at", "redrives"])
+def test_a_task_with_text_that_is_no_utf8_among_its_times_is_moved(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime, field: str
+) -> None:
+    spoilt = bytearray(bson.encode(failed(now, **{field: "xxxx"})))
+    spoilt[spoilt.index(b"xxxx")] = 0xFF
+    add(tasks, [RawBSONDocument(bytes(spoilt))])
+
+    assert run(tasks, dead, clock) == Moved(moved=1)
+    assert (tasks.count_documents({}), dead.count_documents({})) == (0, 1)
+
+
 def test_a_task_that_cannot_be_deleted_is_not_tried_for_ever(
     tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
 ) -> None:
-    spoilt = bytearray(bson.encode(failed(now, finished_at="xxxx")))
-    spoilt[spoilt.index(b"xxxx")] = 0xFF
-    add(tasks, [RawBSONDocument(bytes(spoilt))])
-    run(tasks, dead, clock)
+    add(tasks, [failed(now)])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(moving, "remove", lambda _tasks, _moved: 0)
+        assert run(tasks, dead, clock).repeated == 0
+        assert run(tasks, dead, clock).repeated <= 2
 
-    assert run(tasks, dead, clock).repeated <= 2
+
+@pytest.mark.parametrize("odd", [float("nan"), DatetimeMS(2**62), "text", [1]], ids=str)
+def test_a_death_at_an_odd_time_is_known_again(tasks: Tasks, dead: Tasks, clock: ManualClock, odd: Any) -> None:
+    add(tasks, [failed(clock.now(), finished_at=odd)])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(moving, "remove", _die)
+        with pytest.raises(KeyboardInterrupt):
+            run(tasks, dead, clock)
+
+    assert run(tasks, dead, clock).repeated == 1
     assert dead.count_documents({}) == 1
+
+
+def test_an_id_that_is_a_date_out_of_range_keeps_no_other_back(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    add(tasks, [failed(now, _id=DatetimeMS(2**62)), failed(now)])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(moving, "remove", _die)
+        with pytest.raises(KeyboardInterrupt):
+            run(tasks, dead, clock)
+
+    assert run(tasks, dead, clock) == Moved(moved=2, repeated=2)
 
 
 def test_a_task_that_died_again_closes_the_letter_its_redrive_was_cut_short_of(

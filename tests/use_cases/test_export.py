@@ -25,6 +25,7 @@ from tidemill import UnavailableError
 from tidemill.dead_letters import CHANGING, LetterId, exporting, portions
 from tidemill.documents import DEAD_LETTERS
 from tidemill.export import Exported, ExportError, export, object_key, restored
+from tidemill.export.putting import Putter
 from tidemill.store import Tasks, open_tasks
 from tidemill.testing import Mongod
 
@@ -203,16 +204,18 @@ def test_a_bucket_that_is_away_is_given_up_soon_and_the_letters_are_as_they_were
     assert run(dead, shelf, clock) == Exported(exported=400)
 
 
+@pytest.mark.parametrize(("trouble", "finds"), [(DOWN, 1), (REFUSED, 2)], ids=["busy", "in any word"])
 def test_no_more_letters_are_read_once_the_bucket_was_given_up(
-    mongod: Mongod, dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+    mongod: Mongod, dead: Tasks, clock: ManualClock, trouble: ExportError, finds: int
 ) -> None:
-    add(dead, letters(now, range(1100)))
-    shelf.always = DOWN
+    add(dead, letters(clock.now(), range(1100)))
+    shelf = Shelf()
+    shelf.always = trouble
     commands = Commands()
     with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[commands]) as client:
         run(open_tasks(client[dead.database.name], DEAD_LETTERS), shelf, clock)
 
-    assert [name for name in commands.names if name in {"find", "getMore", "update"}] == ["find", "find"]
+    assert [name for name in commands.names if name in {"find", "getMore", "update"}] == ["find"] * finds
 
 
 def test_what_was_put_before_the_bucket_went_away_is_marked(
@@ -304,6 +307,31 @@ def test_letters_that_s3_refuses_one_by_one_in_any_word_keep_no_other_back(
     done = run(dead, shelf, clock)
 
     assert (done.exported, done.left) == (60 - len(bad), len(bad))
+
+
+def test_no_letter_is_blamed_where_the_bucket_is_busy(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
+) -> None:
+    add(dead, letters(now, range(60)))
+    slow_down = ExportError("SlowDown", of_object=False)
+    shelf.refused = lambda key: slow_down if any(f"/{n}-" in key for n in range(20)) else None
+
+    done = run(dead, shelf, clock)
+
+    assert (done.refused, done.trouble) == (0, "SlowDown")
+    assert dead.count_documents({"export_attempts": {"$exists": True}}) == 0
+
+
+def test_a_letter_that_fails_twice_in_a_row_is_blamed_once(dead: Tasks, shelf: Shelf, now: datetime) -> None:
+    add(dead, letters(now, [0]))
+    shelf.always = REFUSED
+    [raw] = dead.find()
+
+    with Putter(shelf.put, threads=2, until=time.monotonic() + 60, monotonic=time.monotonic).open() as putter:
+        putter.all([raw])
+        putter.all([raw])
+        assert putter.is_in_doubt
+        assert len(putter.take_failed()) == 1
 
 
 def test_what_was_refused_in_any_word_is_put_off_once_others_went_through(

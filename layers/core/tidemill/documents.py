@@ -30,12 +30,10 @@ CONTROL: Final = "control"
 QUEUE_STATS: Final = "queue_stats"
 OCCURRENCES: Final = "occurrences"
 
-RAW: Final = CodecOptions(document_class=RawBSONDocument)
+RAW: Final = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 _STRICT: Final = CodecOptions[dict[str, Any]](tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 FORGIVING: Final = _STRICT.with_options(unicode_decode_error_handler="replace")
-_OPENED: Final = RAW.with_options(
-    tz_aware=True, unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_AUTO
-)
+_OPENED: Final = RAW.with_options(tz_aware=True, unicode_decode_error_handler="replace")
 MAX_ATTEMPTS: Final = 2**31 - 1
 """What ``attempts`` stays below, so that one more can be counted."""
 

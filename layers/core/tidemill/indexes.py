@@ -36,6 +36,7 @@ SMALL: Final = 100_000
 OCCURRENCE_KEPT: Final = timedelta(hours=48)
 """Longer than anything delivers an occurrence: EventBridge Scheduler for 24 hours, then Lambda for another 6."""
 
+_INDEX_NOT_FOUND: Final = 27
 _A_DATE: Final = {"$type": "date"}
 
 
@@ -80,7 +81,7 @@ class Index:
     def is_as_made(self, made: Mapping[str, Any]) -> bool:
         """Tell whether *made*, as ``index_information`` has it, is this index, but for its retention."""
         return (
-            tuple((name, int(order)) for name, order in made["key"]) == self.keys
+            tuple((name, order) for name, order in made["key"]) == self.keys
             and made.get("partialFilterExpression") == self.partial
             and bool(made.get("unique")) == self.unique
         )
@@ -192,6 +193,10 @@ def maintain(db: Database[Any], *, retention: Retention) -> tuple[Index, ...]:
     large = {name for name in {one.collection for one in lacking} if db[name].estimated_document_count() > SMALL}
     left = tuple(one for one in lacking if one.collection in large)
     create(db, tuple(one for one in INDEXES if one not in left), retention=retention)
+    made = _made(db)
+    for index in left:
+        if index.expires and index.name in made[index.collection]:  # as an earlier release made it; its time holds
+            _change_retention(db, index, made[index.collection][index.name], retention)
     return left
 
 
@@ -214,7 +219,7 @@ def create(
         lacking = [index for index in ours if not _is_there(index, made)]
         for index in lacking:
             if index.name in made[collection]:
-                db[collection].drop_index(index.name)
+                _drop(db[collection], index.name)
         _make(db[collection], [index.model(retention) for index in lacking])
         for index in ours:
             if change_retention and index.expires and index not in lacking:
@@ -227,6 +232,14 @@ def _made(db: Database[Any]) -> dict[str, Mapping[str, Any]]:
 
 def _is_there(index: Index, made: Mapping[str, Mapping[str, Any]]) -> bool:
     return index.name in made[index.collection] and index.is_as_made(made[index.collection][index.name])
+
+
+def _drop(collection: Collection[Any], name: str) -> None:
+    try:
+        collection.drop_index(name)
+    except OperationFailure as error:
+        if error.code != _INDEX_NOT_FOUND:  # somebody else was quicker
+            raise
 
 
 def _make(collection: Collection[Any], new: list[IndexModel]) -> None:

@@ -132,7 +132,7 @@ def _look_ahead(db: Database[Any], queues: Sequence[str]) -> None:
 def _require_indexes(db: Database[Any]) -> None:
     with translated():
         lacking = indexes.missing(db)
-    if any(one.collection == TASKS for one in lacking):
+    if any(one.collection == TASKS and not one.expires for one in lacking):
         raise MissingIndexError(TASKS)
 
 

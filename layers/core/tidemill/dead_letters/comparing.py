@@ -75,10 +75,10 @@ def _is_among(letter: RawBSONDocument, others: Sequence[RawBSONDocument]) -> boo
     return _life(letter) in [_life(one) for one in others]
 
 
-def _life(letter: RawBSONDocument) -> list[object]:
+def _life(letter: RawBSONDocument) -> list[bytes]:
     """Return what tells this life from others: its times, or, of a document that people wrote without, its payload."""
     fields = opened(letter)
-    return [fields.get(name) for name in (_LIFE if _is_dated(letter) else ("payload",))]
+    return [id_bytes(fields.get(name)) for name in (_LIFE if _is_dated(letter) else ("payload",))]
 
 
 def _redrives(letter: RawBSONDocument) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 from pymongo import ASCENDING, DESCENDING, DeleteOne, UpdateOne
 from pymongo.errors import BulkWriteError
@@ -22,6 +23,7 @@ from tidemill.store.intake import DUPLICATE_KEY
 from tidemill.store.writes import refused_in, write_each
 
 _AS_READ: Final = ("created_at", "updated_at", "finished_at", "redrives")
+_FOUND_AGAIN: Final = (datetime, DatetimeMS, int, float)
 _TRIES: Final = ("archive_attempts", "archive_error", "archive_retry_at")
 
 
@@ -121,7 +123,10 @@ def put_off(tasks: Tasks, stuck: Sequence[tuple[RawBSONDocument, str]], *, now: 
 
 def _as_it_died(raw: RawBSONDocument) -> dict[str, Any]:
     task = opened(raw)
-    return {"_id": {"$eq": task["_id"]}, "status": "failed"} | {name: {"$eq": task.get(name)} for name in _AS_READ}
+    read = {name: task.get(name) for name in _AS_READ}
+    # What else people write there is not always found again.
+    same = {name: {"$eq": value} for name, value in read.items() if value is None or isinstance(value, _FOUND_AGAIN)}
+    return {"_id": {"$eq": task["_id"]}, "status": "failed"} | same
 
 
 def _word(error: Mapping[str, Any]) -> str:

@@ -66,7 +66,7 @@ class Putter:
         """Return what a mark needs of the letters that failed in a row, and why each did; doubt nothing any more."""
         failed, self._in_a_row = self._in_a_row, []
         self.trouble = None
-        return failed
+        return list({bytes(letter.raw): (letter, code) for letter, code in failed}.values())
 
     def give_up(self, trouble: str) -> None:
         """Put nothing more: *trouble* is the bucket's."""

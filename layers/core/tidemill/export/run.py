@@ -10,7 +10,7 @@ from typing import Final
 from tidemill.clock import Clock
 from tidemill.dead_letters import exporting
 from tidemill.export.putting import Putter, Tried
-from tidemill.export.values import Exported, Put
+from tidemill.export.values import BUSY, Exported, Put
 from tidemill.store import Tasks, gauges
 
 CHUNK: Final = 500
@@ -63,9 +63,13 @@ def _pass(dead: Tasks, putter: Putter, *, clock: Clock, limit: int) -> Exported:
 def _elsewhere(dead: Tasks, putter: Putter, *, clock: Clock, limit: int) -> Exported:
     """Try the newest letters, one for each thread, which takes no longer than a single put.
 
-    Where one goes through, those that failed are to blame, and put off; else the bucket is, and given up.
+    Where one goes through, those that failed are to blame, and put off; else the bucket is, and given up. So it is at
+    once where all of them failed in a way that no letter is to blame for.
     """
     failed = putter.take_failed()
+    if all(code in BUSY for _, code in failed):
+        putter.give_up(failed[-1][1])
+        return Exported()
     few = min(putter.threads, limit)
     newest = exporting.unexported(dead, limit=few, batch=few, now=clock.now(), newest_first=True)
     tried = putter.all(next(newest, []))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tidemill.errors import TidemillError
 
@@ -31,6 +31,15 @@ class ExportError(TidemillError):
 
 class NotALetterError(TidemillError):
     """A file is none that the export has written, or none that this release can read."""
+
+
+BUSY: Final = frozenset(
+    {
+        *("SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "500", "503"),
+        *("ConnectTimeoutError", "ReadTimeoutError", "EndpointConnectionError", "ConnectionClosedError"),
+    }
+)
+"""Codes that say something of the bucket, or of the way to it, and nothing of what was to be put."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
