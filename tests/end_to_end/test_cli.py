@@ -63,23 +63,30 @@ def test_indexes_makes_what_is_missing_and_says_so(db: Database[Any], where: dic
 def test_indexes_changes_the_retention_only_where_it_is_told_to(
     client: MongoClient[Any], db: Database[Any], where: dict[str, str]
 ) -> None:
-    def kept() -> float:
-        seconds: int = client[db.name]["tasks"].index_information()["retention"]["expireAfterSeconds"]
-        return seconds / 86400
+    def kept() -> list[float]:
+        collections = [client[db.name][name] for name in ("tasks", "tasks_dlq")]
+        return [one.index_information()["retention"]["expireAfterSeconds"] / 86400 for one in collections]
 
-    tidemill("indexes", RETENTION_DAYS="1", **where)
-    assert kept() == 7
-    told = tidemill("indexes", "--retention-days", "30", **where)
-    assert kept() == 30
+    tidemill("indexes", RETENTION_DAYS="1", DEAD_LETTER_RETENTION_DAYS="2", **where)
+    assert kept() == [7, 30]
+    told = tidemill("indexes", "--retention-days", "14", **where)
+    assert kept() == [14, 30]
     assert (
         told.stdout.splitlines()[0]
-        == "done and cancelled tasks are kept for 30d, until reclaim sets its RETENTION_DAYS"
+        == "done and cancelled tasks are kept for 14d, until reclaim sets its RETENTION_DAYS"
+    )
+    told = tidemill("indexes", "--dead-letter-retention-days", "60", **where)
+    assert kept() == [14, 60]
+    assert (
+        told.stdout.splitlines()[0]
+        == "dead letters that may be removed are kept for 60d, until reclaim sets its DEAD_LETTER_RETENTION_DAYS"
     )
 
 
+@pytest.mark.parametrize("option", ["--retention-days", "--dead-letter-retention-days"])
 @pytest.mark.parametrize("days", ["0", "soon", "-1"])
-def test_a_retention_that_is_none_is_refused(where: dict[str, str], days: str) -> None:
-    refused = tidemill("indexes", "--retention-days", days, **where)
+def test_a_retention_that_is_none_is_refused(where: dict[str, str], option: str, days: str) -> None:
+    refused = tidemill("indexes", option, days, **where)
 
     assert refused.returncode == 2
     assert "must be a number from 0.001 to 3650" in refused.stderr

@@ -11,7 +11,7 @@ from pymongo.database import Database
 
 from tests.unit.cli.conftest import CommandLine
 from tidemill import UnavailableError, bootstrap
-from tidemill.cli.work import _leave
+from tidemill.cli.work import _leave, _require_indexes
 from tidemill.executor import Report
 
 
@@ -80,6 +80,12 @@ def test_a_database_without_its_indexes_is_told_how_to_get_them(worker: CommandL
     refusal = worker.refused("work")
 
     assert refusal == "an index of tasks is missing: run `tidemill indexes` once, then try again"
+
+
+def test_a_worker_needs_no_index_that_is_there_for_removing(db: Database[Any]) -> None:
+    db["tasks"].drop_index("retention")
+
+    _require_indexes(db)
 
 
 def test_outcomes_that_were_not_confirmed_are_a_failure() -> None:
