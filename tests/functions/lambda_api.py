@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from botocore.exceptions import ClientError
+
+from tests.functions.serving import Server
 
 ARN = "arn:aws:lambda:eu-central-1:123456789012:function:tidemill-ExecuteFunction-Zx4Qw8Er2Ty6"
 
@@ -41,7 +42,7 @@ def refusal(code: str) -> Callable[[], None]:
     return refuse
 
 
-class LambdaServer:
+class LambdaServer(Server):
     """Answers invokes and keeps them, each with its type, body and connection.
 
     ``answers`` are the statuses to come, the last one for ever; 0 is to hang up without an answer. With ``hangs_up``
@@ -53,17 +54,7 @@ class LambdaServer:
         self.connections: set[Any] = set()
         self._answers = list(answers)
         self._hangs_up = hangs_up
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self

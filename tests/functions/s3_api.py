@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.functions.serving import Server
 
 HANG_UP = 0
 
 
-class S3Server:
+class S3Server(Server):
     """Answers puts and keeps their paths and headers.
 
     ``answers`` are the statuses to come with their codes, the last one for ever. With ``hangs_up`` it closes a
@@ -24,17 +25,7 @@ class S3Server:
         self.headers: list[dict[str, str]] = []
         self.answers = list(answers)
         self._hangs_up = hangs_up
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self

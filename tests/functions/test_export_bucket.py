@@ -22,7 +22,7 @@ from tests.conftest import T0, ManualClock
 from tests.functions.s3_api import HANG_UP, S3Server, s3_server, silent
 from tidemill import SettingsError, buckets
 from tidemill.buckets import OF_OBJECT, Bucket
-from tidemill.export import Exported, ExportError, export, restored
+from tidemill.export import Blame, Exported, ExportError, export, restored
 from tidemill.export.run import THREADS
 from tidemill.store import Tasks
 
@@ -162,21 +162,23 @@ def bucket(server: S3Server) -> Bucket:
 
 
 @pytest.mark.parametrize(
-    ("status", "code"),
+    ("status", "code", "blame"),
     [
-        (500, "InternalError"), (503, "SlowDown"), (503, "ServiceUnavailable"), (403, "AccessDenied"),
-        (403, "InvalidAccessKeyId"), (403, "SignatureDoesNotMatch"), (404, "NoSuchBucket"), (400, "ExpiredToken"),
-        (400, "KMS.DisabledException"), (400, "RequestTimeout"), (409, "OperationAborted"), (400, "InvalidRequest"),
+        (500, "InternalError", "bucket"), (503, "SlowDown", "bucket"), (503, "ServiceUnavailable", "bucket"),
+        (404, "NoSuchBucket", "bucket"), (400, "RequestTimeout", "bucket"), (403, "AccessDenied", "either"),
+        (403, "InvalidAccessKeyId", "either"), (403, "SignatureDoesNotMatch", "either"),
+        (400, "ExpiredToken", "either"), (400, "KMS.DisabledException", "either"),
+        (409, "OperationAborted", "either"), (400, "InvalidRequest", "either"),
     ],
 )  # fmt: skip
-def test_what_stands_against_every_object_is_told_by_its_code(
-    server: S3Server, bucket: Bucket, status: int, code: str
+def test_what_may_stand_against_every_object_is_told_by_its_code(
+    server: S3Server, bucket: Bucket, status: int, code: str, blame: Blame
 ) -> None:
     server.answers, server.paths = [(status, code)], []
 
     error = failure(bucket)
 
-    assert (error.code, error.of_object) == (code, False)
+    assert (error.code, error.blame) == (code, blame)
     assert len(server.paths) == 1
 
 
@@ -186,7 +188,7 @@ def test_what_stands_against_one_object_is_told_from_the_rest(server: S3Server, 
 
     error = failure(bucket)
 
-    assert (error.code, error.of_object) == (code, True)
+    assert (error.code, error.blame) == (code, "object")
 
 
 def test_a_code_that_is_no_word_is_not_repeated(server: S3Server, bucket: Bucket) -> None:
@@ -235,7 +237,9 @@ def test_a_server_that_says_nothing_is_not_waited_for_long(monkeypatch: pytest.M
     monkeypatch.setattr(buckets, "READ_SEC", 0.05)
     with silent() as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
-        assert failure(Bucket("b")).code == "ReadTimeoutError"
+        error = failure(Bucket("b"))
+
+        assert (error.code, error.blame) == ("ReadTimeoutError", "bucket")
 
 
 def test_nobody_at_the_address_is_told_by_the_kind_of_failure(monkeypatch: pytest.MonkeyPatch) -> None:

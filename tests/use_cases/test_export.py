@@ -30,9 +30,9 @@ from tidemill.store import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 DAY = timedelta(days=1)
-DOWN = ExportError("InternalError", of_object=False)
-REFUSED = ExportError("InvalidArgument", of_object=False)
-TOO_LARGE = ExportError("EntityTooLarge", of_object=True)
+DOWN = ExportError("InternalError", blame="bucket")
+REFUSED = ExportError("InvalidArgument", blame="either")
+TOO_LARGE = ExportError("EntityTooLarge", blame="object")
 
 
 class Shelf:
@@ -177,7 +177,7 @@ def test_a_letter_that_was_refused_is_exported_once_it_can_be(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
     add(dead, letters(now, range(1)))
-    shelf.always = ExportError("$name", of_object=True)
+    shelf.always = ExportError("$name", blame="object")
     run(dead, shelf, clock)
     assert stored(dead, {"task": 0, "redrives": 0})["export_error"] == "$name"
     shelf.always = None
@@ -192,7 +192,7 @@ def test_a_bucket_that_is_away_is_given_up_soon_and_the_letters_are_as_they_were
 ) -> None:
     add(dead, letters(now, range(400)))
     before = list(dead.find().sort("_id"))
-    shelf.always = ExportError("AccessDenied", of_object=False)
+    shelf.always = ExportError("AccessDenied", blame="either")
 
     done = run(dead, shelf, clock)
 
@@ -313,7 +313,7 @@ def test_no_letter_is_blamed_where_the_bucket_is_busy(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
     add(dead, letters(now, range(60)))
-    slow_down = ExportError("SlowDown", of_object=False)
+    slow_down = ExportError("SlowDown", blame="bucket")
     shelf.refused = lambda key: slow_down if any(f"/{n}-" in key for n in range(20)) else None
 
     done = run(dead, shelf, clock)

@@ -99,7 +99,7 @@ def test_what_is_in_the_bucket_stays_one_object_though_the_database_was_away_beh
 @pytest.mark.parametrize("code", ["InternalError", "AccessDenied", "NoSuchBucket", "ReadTimeoutError"])
 def test_a_bucket_that_is_away_holds_up_neither_the_move_nor_a_redrive(graveyard: Graveyard, code: str) -> None:  # F57
     def refuse(_key: str, _body: bytes) -> None:
-        raise ExportError(code, of_object=False)
+        raise ExportError(code, blame="either")
 
     add(graveyard.tasks, [failed(graveyard.clock.now(), _id=n) for n in range(3)])
 
@@ -181,7 +181,7 @@ def test_one_letter_that_the_bucket_refuses_holds_up_no_other_and_is_tried_later
     def put(key: str, _body: bytes) -> None:
         tried.append(key)
         if "/7-0" in key:
-            raise ExportError("KeyTooLongError", of_object=True)
+            raise ExportError("KeyTooLongError", blame="object")
 
     picky = replace(graveyard, put=put)
     add(graveyard.tasks, [failed(graveyard.clock.now(), _id=n) for n in range(10)])

@@ -442,7 +442,7 @@ def test_letters_are_exported_by_hand(db: Database[Any], dead: Tasks, clock: Man
 
 def test_a_bucket_that_is_away_is_told(db: Database[Any], dead: Tasks, clock: ManualClock, now: datetime) -> None:
     def away(_key: str, _body: bytes) -> None:
-        raise ExportError("SlowDown", of_object=False)
+        raise ExportError("SlowDown", blame="bucket")
 
     bury(dead, [letter(now)])
 

@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from tidemill.errors import SettingsError
-from tidemill.export import ExportError
+from tidemill.export import Blame, ExportError
 from tidemill.export.run import THREADS
 
 if TYPE_CHECKING:
@@ -22,7 +22,12 @@ READ_SEC: Final = 5.0
 OF_OBJECT: Final = frozenset(
     {"EntityTooLarge", "KeyTooLongError", "InvalidURI", "MaxMessageLengthExceeded", "413", "414"}
 )
-"""What S3 says where it refuses one object for what it is; all else is taken to stand against every object at first."""
+"""What S3 says where it refuses one object for what it is."""
+
+OF_BUCKET: Final = frozenset(
+    {"NoSuchBucket", "SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "500", "503"}
+)
+"""What it says where it takes none, whatever it is."""
 
 
 class Bucket:
@@ -43,7 +48,12 @@ class Bucket:
             SettingsError: boto3 is missing.
         """
         client = self._connected()  # first: without boto3 there is no botocore either
-        from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError  # noqa: PLC0415
+        from botocore.exceptions import (  # noqa: PLC0415
+            BotoCoreError,
+            ClientError,
+            ConnectionClosedError,
+            ParamValidationError,
+        )
         from botocore.parsers import ResponseParserError  # noqa: PLC0415
 
         try:
@@ -53,9 +63,10 @@ class Bucket:
                 self._put(client, key, body)
         except ClientError as error:
             code = _word(str(error.response.get("Error", {}).get("Code")))
-            raise ExportError(code, of_object=code in OF_OBJECT) from None
+            raise ExportError(code, blame=_blame(code)) from None
         except (BotoCoreError, ResponseParserError) as error:
-            raise ExportError(type(error).__name__, of_object=False) from None
+            is_ours = isinstance(error, ParamValidationError)
+            raise ExportError(type(error).__name__, blame="either" if is_ours else "bucket") from None
 
     def _put(self, client: S3Client, key: str, body: bytes) -> None:
         client.put_object(Bucket=self._name, Key=key, Body=body, ContentType="application/gzip")
@@ -83,7 +94,13 @@ def _client() -> S3Client:
     try:
         return boto3.client("s3", config=short)
     except (BotoCoreError, ValueError) as error:  # a ValueError where an endpoint is no URL
-        raise ExportError(type(error).__name__, of_object=False) from None
+        raise ExportError(type(error).__name__, blame="bucket") from None
+
+
+def _blame(code: str) -> Blame:
+    if code in OF_OBJECT:
+        return "object"
+    return "bucket" if code in OF_BUCKET else "either"
 
 
 def _word(code: str) -> str:

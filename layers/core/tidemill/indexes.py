@@ -200,18 +200,12 @@ def maintain(db: Database[Any], *, retention: Retention) -> tuple[Index, ...]:
     return left
 
 
-def create(
-    db: Database[Any],
-    indexes: tuple[Index, ...] = INDEXES,
-    *,
-    retention: Retention = KEPT,
-    change_retention: bool = True,
-) -> None:
+def create(db: Database[Any], indexes: tuple[Index, ...] = INDEXES, *, retention: Retention = KEPT) -> None:
     """Make *indexes* where they are missing and give the expiring ones their *retention*.
 
-    One that an earlier release made otherwise is replaced. Without *change_retention* only new ones get it: a shorter
-    one removes tasks at once. Safe to repeat and to stop half-way. May take minutes on millions of tasks; nothing is
-    blocked meanwhile, but what needs an index that is replaced fails until it is there.
+    One that an earlier release made otherwise is replaced; a shorter retention removes documents at once. Safe to
+    repeat and to stop half-way. May take minutes on millions of tasks; nothing is blocked meanwhile, but what needs an
+    index that is replaced fails until it is there.
     """
     made = _made(db)
     for collection in COLLECTIONS:
@@ -222,7 +216,7 @@ def create(
                 _drop(db[collection], index.name)
         _make(db[collection], [index.model(retention) for index in lacking])
         for index in ours:
-            if change_retention and index.expires and index not in lacking:
+            if index.expires and index not in lacking:
                 _change_retention(db, index, made[collection][index.name], retention)
 
 

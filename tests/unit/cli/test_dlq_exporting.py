@@ -38,7 +38,7 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
     def put(key: str, body: bytes) -> None:
         if "refused" in key:
-            raise ExportError("EntityTooLarge", of_object=True)
+            raise ExportError("EntityTooLarge", blame="object")
         objects[key] = body
 
     _bucket(monkeypatch, put)
@@ -64,9 +64,9 @@ def _failing(is_away: Callable[[int], bool]) -> Callable[[str, bytes], None]:
         with lock:
             number = next(numbers)
         if "refused" in key:
-            raise ExportError("EntityTooLarge", of_object=True)
+            raise ExportError("EntityTooLarge", blame="object")
         if is_away(number):
-            raise ExportError("SlowDown", of_object=False)
+            raise ExportError("SlowDown", blame="bucket")
 
     return put
 
@@ -157,7 +157,7 @@ def test_a_bucket_that_is_away_is_told(
     operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(_key: str, _body: bytes) -> None:
-        raise ExportError("AccessDenied", of_object=False)
+        raise ExportError("AccessDenied", blame="either")
 
     _bucket(monkeypatch, away)
     bury(dead, [letter(died)])

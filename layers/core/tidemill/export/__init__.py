@@ -4,8 +4,9 @@ from tidemill.export.keys import object_key
 from tidemill.export.objects import content, restored
 from tidemill.export.restoring import restore
 from tidemill.export.run import export
-from tidemill.export.values import Exported, ExportError, NotALetterError, Put
+from tidemill.export.values import Blame, Exported, ExportError, NotALetterError, Put
 
 __all__ = [
-    "ExportError", "Exported", "NotALetterError", "Put", "content", "export", "object_key", "restore", "restored",
+    "Blame", "ExportError", "Exported", "NotALetterError", "Put", "content", "export", "object_key", "restore",
+    "restored",
 ]  # fmt: skip

@@ -40,7 +40,7 @@ class Putter:
         self._until = until
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._in_a_row: list[tuple[RawBSONDocument, str]] = []
+        self._in_a_row: list[tuple[RawBSONDocument, ExportError]] = []
         self._given_up = False
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="export")
 
@@ -62,11 +62,11 @@ class Putter:
         """Whether nothing has gone through for long: the bucket may be away, or the letters be to blame."""
         return len(self._in_a_row) >= self.threads
 
-    def take_failed(self) -> list[tuple[RawBSONDocument, str]]:
+    def take_failed(self) -> list[tuple[RawBSONDocument, ExportError]]:
         """Return what a mark needs of the letters that failed in a row, and why each did; doubt nothing any more."""
         failed, self._in_a_row = self._in_a_row, []
         self.trouble = None
-        return list({bytes(letter.raw): (letter, code) for letter, code in failed}.values())
+        return list({bytes(letter.raw): (letter, error) for letter, error in failed}.values())
 
     def give_up(self, trouble: str) -> None:
         """Put nothing more: *trouble* is the bucket's."""
@@ -99,11 +99,11 @@ class Putter:
         try:
             self._put(key, body)
         except ExportError as error:
-            if error.of_object:
+            if error.blame == "object":
                 raise
             with self._lock:
                 self.trouble, self.failed = error.code, self.failed + 1
-                self._in_a_row.append((letter, error.code))
+                self._in_a_row.append((letter, error))
             return False
         except BaseException:
             self._given_up = True

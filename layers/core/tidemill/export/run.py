@@ -10,7 +10,7 @@ from typing import Final
 from tidemill.clock import Clock
 from tidemill.dead_letters import exporting
 from tidemill.export.putting import Putter, Tried
-from tidemill.export.values import BUSY, Exported, Put
+from tidemill.export.values import Exported, Put
 from tidemill.store import Tasks, gauges
 
 CHUNK: Final = 500
@@ -67,16 +67,16 @@ def _elsewhere(dead: Tasks, putter: Putter, *, clock: Clock, limit: int) -> Expo
     once where all of them failed in a way that no letter is to blame for.
     """
     failed = putter.take_failed()
-    if all(code in BUSY for _, code in failed):
-        putter.give_up(failed[-1][1])
+    if all(error.blame == "bucket" for _, error in failed):
+        putter.give_up(failed[-1][1].code)
         return Exported()
     few = min(putter.threads, limit)
     newest = exporting.unexported(dead, limit=few, batch=few, now=clock.now(), newest_first=True)
     tried = putter.all(next(newest, []))
     if tried.put:
-        tried.refused.extend(failed)
+        tried.refused.extend((letter, error.code) for letter, error in failed)
     else:
-        putter.give_up(failed[-1][1])
+        putter.give_up(failed[-1][1].code)
     return _noted(dead, tried, clock=clock)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Literal, TypeAlias
 
 from tidemill.errors import TidemillError
+
+Blame: TypeAlias = Literal["object", "bucket", "either"]
 
 Put: TypeAlias = Callable[[str, bytes], None]
 """Stores a body under a key, over what is there. Called by many threads at once.
@@ -20,26 +22,18 @@ class ExportError(TidemillError):
 
     Attributes:
         code: A word for why; it repeats nothing that was to be stored.
-        of_object: This object is refused, and others may not be.
+        blame: What stands in the way: what this object is; the bucket, or the way to it, whatever is to be put; or
+            either of them, as far as the code tells.
     """
 
-    def __init__(self, code: str, *, of_object: bool) -> None:
+    def __init__(self, code: str, *, blame: Blame) -> None:
         self.code = code
-        self.of_object = of_object
+        self.blame = blame
         super().__init__(f"S3 did not take the object ({code})")
 
 
 class NotALetterError(TidemillError):
     """A file is none that the export has written, or none that this release can read."""
-
-
-BUSY: Final = frozenset(
-    {
-        *("SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "500", "503"),
-        *("ConnectTimeoutError", "ReadTimeoutError", "EndpointConnectionError", "ConnectionClosedError"),
-    }
-)
-"""Codes that say something of the bucket, or of the way to it, and nothing of what was to be put."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
