@@ -93,7 +93,7 @@ def test_both_lanes_in_one_order_cost_one_key_a_task_and_are_merged_without_a_so
         assert stages(plan["executionStages"]).isdisjoint({"FETCH", "SORT", "COLLSCAN"})
 
 
-def test_a_drain_steps_over_next_to_nothing_of_what_it_claimed(db: Database[dict[str, Any]], now: datetime) -> None:
+def test_between_two_looks_at_the_head_a_drain_steps_over_next_to_nothing(db: Database[dict[str, Any]], now: datetime) -> None:
     tasks = open_tasks(db)
     total = 10_000
     add(tasks, [document(now) for _ in range(total)])
@@ -102,15 +102,16 @@ def test_a_drain_steps_over_next_to_nothing_of_what_it_claimed(db: Database[dict
     drained = drain(tasks, now)
 
     assert drained == total
-    assert (skipped(db) - before) / total <= 5
+    assert (skipped(db) - before) / total <= 2
 
 
 def drain(tasks: Tasks, now: datetime) -> int:
     """Claim and settle all there is as an executor does, batch by batch; return how many.
 
-    A look at the head each second steps over what was just claimed: on a slow machine there would be more of them.
+    A look at the head each second steps over what was just claimed. On this clock the whole drain takes less than
+    one, so that what is counted is the scans', and no slow machine's.
     """
-    claimer = a_claimer(tasks, monotonic=count(0.0, 0.01).__next__)
+    claimer = a_claimer(tasks, monotonic=count(0.0, 0.0001).__next__)
     drained = 0
     while held := claimer.claim(free=BATCH, slots=BATCH, retries_in_flight=0, now=now):
         done = [Settlement(task=task, outcome=Succeeded(result=None)) for task in held]
