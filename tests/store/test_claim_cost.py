@@ -93,7 +93,9 @@ def test_both_lanes_in_one_order_cost_one_key_a_task_and_are_merged_without_a_so
         assert stages(plan["executionStages"]).isdisjoint({"FETCH", "SORT", "COLLSCAN"})
 
 
-def test_between_two_looks_at_the_head_a_drain_steps_over_next_to_nothing(db: Database[dict[str, Any]], now: datetime) -> None:
+def test_between_two_looks_at_the_head_a_drain_steps_over_next_to_nothing(
+    db: Database[dict[str, Any]], now: datetime
+) -> None:
     tasks = open_tasks(db)
     total = 10_000
     add(tasks, [document(now) for _ in range(total)])
