@@ -25,20 +25,26 @@ _ARN_PARTS: Final = 7
 """``arn:aws:lambda:region:account:function:name``, before a qualifier."""
 
 
-def uri_in_secret(arn: str) -> str:
-    """Return MongoDB's URI from a secret that is it, or JSON with a field ``uri``.
+class Secret:
+    """MongoDB's URI in a secret that is it, or JSON with a field ``uri``: read once, and again when told to.
 
-    Raises:
-        SettingsError: It cannot be read, or is something else; nothing of it is shown.
+    Reading raises `SettingsError` where the secret cannot be read, or is something else; nothing of it is shown.
     """
-    text = _secret_text(arn)
-    try:
-        stored = json.loads(text)
-    except ValueError:
-        return text.strip()
-    if isinstance(stored, dict) and isinstance(stored.get("uri"), str):
-        return str(stored["uri"]).strip()
-    raise SettingsError("the secret in MONGODB_SECRET_ARN must be a URI, or JSON with a field uri")
+
+    def __init__(self, arn: str) -> None:
+        self._arn = arn
+        self._uri: str | None = None
+
+    def uri(self) -> str:
+        """Return the URI."""
+        if self._uri is None:
+            self._uri = _uri_in(_secret_text(self._arn))
+        return self._uri
+
+    def has_changed(self) -> bool:
+        """Read it again, and tell whether it is another one than before."""
+        before, self._uri = self._uri, _uri_in(_secret_text(self._arn))
+        return self._uri != before
 
 
 def unqualified(arn: object) -> str | None:
@@ -197,6 +203,16 @@ def _json(content: bytes) -> Any:  # noqa: ANN401 - any
         return json.loads(content)
     except ValueError:
         return None
+
+
+def _uri_in(text: str) -> str:
+    try:
+        stored = json.loads(text)
+    except ValueError:
+        return text.strip()
+    if isinstance(stored, dict) and isinstance(stored.get("uri"), str):
+        return str(stored["uri"]).strip()
+    raise SettingsError("the secret in MONGODB_SECRET_ARN must be a URI, or JSON with a field uri")
 
 
 def _secret_text(arn: str) -> str:

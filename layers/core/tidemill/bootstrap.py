@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import pymongo
 from dns.exception import DNSException
@@ -24,6 +25,7 @@ from tidemill.clock import ServerClock, Uptime
 from tidemill.control import Directory, OptionsReader, Seats
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import (
+    CredentialsError,
     RefusedError,
     RegistrationError,
     SettingsError,
@@ -40,8 +42,12 @@ from tidemill.operations import Desk
 from tidemill.reclaim import Keeper
 from tidemill.registry import Registry, load
 from tidemill.requests import MAX_TIMEOUT_SEC, ExecuteRequest
-from tidemill.store import majority, open_tasks, translated
+from tidemill.store import majority, open_tasks, translated, within
 from tidemill.summon import PATIENCE_SEC, QUIET_SEC, Summoner, Waker
+
+_T = TypeVar("_T")
+
+_clients: Final[list[pymongo.MongoClient[Any]]] = []
 
 LOCAL_LIFE: Final = timedelta(seconds=120)
 """How long a call without a Lambda context is taken to live."""
@@ -107,7 +113,28 @@ def database(role: str, *, timeout_sec: float = 10.0, pool: int = 2) -> Database
         if isinstance(error.__cause__ or error.__context__, DNSException):
             raise UnavailableError(f"the name of the cluster in {source} cannot be resolved") from None
         raise SettingsError(f"{source} is not a MongoDB URI that can be used") from None
+    _clients.append(client)
     return majority(client[chosen().database])
+
+
+def with_current_secret(work: Callable[[], _T]) -> _T:
+    """Return what *work* returns: once more, should MongoDB refuse credentials that the secret no longer holds.
+
+    What is left of the first try is as if the invocation had been repeated. Connections that are open already are
+    not affected by a change of the password, so it is the first command of *work* that fails, as a rule.
+
+    Raises:
+        CredentialsError: The secret says what it said before, or what it says now is refused, too.
+        SettingsError: It cannot be read any more.
+    """
+    try:
+        return work()
+    except CredentialsError:
+        _start_over()  # a client that was refused once finds no server for the next ten seconds
+        secret = _secret()
+        if secret is None or not secret.has_changed():
+            raise
+    return work()
 
 
 @cache
@@ -215,9 +242,14 @@ def missing_indexes() -> tuple[str, ...]:
 
     Done once per process, but again as long as some are missing. Where the database refuses, or fails, that is
     returned instead: housekeeping must not keep anybody from reclaiming, least of all what a death has left.
+
+    Raises:
+        CredentialsError: MongoDB does not know us.
     """
     try:
         names = _maintained()
+    except CredentialsError:
+        raise
     except RefusedError as error:
         return (f"{error}: run `tidemill indexes`",)
     except UnavailableError as error:
@@ -292,6 +324,15 @@ def until(context: Context | None, *, margin: timedelta) -> float:
     return time.monotonic() + (remaining(context) - margin).total_seconds()
 
 
+def _start_over() -> None:
+    """Close the clients, and forget all that was made with them."""
+    for made in (database, queue, directory, runtime, seats, keeper, archives, desk):
+        made.cache_clear()
+    while _clients:
+        with within(0):  # it would wait for a server, to tell it of the end of its sessions
+            _clients.pop().close()
+
+
 @cache
 def _maintained() -> tuple[str, ...]:
     with translated():
@@ -333,9 +374,16 @@ def _hush_drivers() -> None:
 
 def _uri() -> tuple[str, str]:
     """Return what says where MongoDB is, as a message may name it, and what it says."""
-    given, arn = chosen().mongodb_uri, chosen().secret_arn
+    given, secret = chosen().mongodb_uri, _secret()
     if given is not None:
         return "MONGODB_URI", given
-    if arn is None:
+    if secret is None:
         raise SettingsError("MONGODB_URI is missing: set it, or MONGODB_SECRET_ARN")
-    return "the secret in MONGODB_SECRET_ARN", aws.uri_in_secret(arn)
+    return "the secret in MONGODB_SECRET_ARN", secret.uri()
+
+
+@cache
+def _secret() -> aws.Secret | None:
+    """Return the secret that says where MongoDB is, or ``None`` where something else does."""
+    arn = chosen().secret_arn
+    return None if arn is None or chosen().mongodb_uri is not None else aws.Secret(arn)

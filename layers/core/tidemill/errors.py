@@ -111,6 +111,13 @@ class RefusedError(TidemillError):
         super().__init__(f"MongoDB refuses the operation ({code})")
 
 
+class CredentialsError(RefusedError):
+    """MongoDB does not take the name, password or certificate it was given; nothing was asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__("AuthenticationFailed")
+
+
 class IsolationError(TidemillError):
     """A task function was to have a process of its own and there is none; the function has not started.
 

@@ -11,7 +11,7 @@ from typing import Final
 from tidemill.archive.moving import move
 from tidemill.clock import Clock
 from tidemill.dead_letters import exporting, keeping
-from tidemill.errors import TidemillError, UnavailableError
+from tidemill.errors import CredentialsError, TidemillError, UnavailableError
 from tidemill.export import Put, export
 from tidemill.redrive import Ground, complete
 from tidemill.store import Tasks, translated, within
@@ -104,6 +104,8 @@ class _Run:
                 step()
             except TidemillError as error:
                 troubles.append(error)
+                if isinstance(error, CredentialsError):
+                    break
                 if isinstance(error, UnavailableError) and not self._is_mongodb_there():
                     break  # the others would only wait for it, too
         if troubles:

@@ -16,12 +16,13 @@ from pymongo.errors import (
     ExecutionTimeout,
     OperationFailure,
     PyMongoError,
+    ServerSelectionTimeoutError,
     WriteConcernError,
 )
 from pymongo.read_concern import ReadConcern
 
 from tidemill.documents import RAW, TASKS
-from tidemill.errors import MissingIndexError, RefusedError, UnavailableError
+from tidemill.errors import CredentialsError, MissingIndexError, RefusedError, TidemillError, UnavailableError
 
 Tasks: TypeAlias = Collection[Any]
 """A collection of tasks, read as ``RawBSONDocument`` and written as plain dictionaries."""
@@ -29,6 +30,10 @@ Tasks: TypeAlias = Collection[Any]
 SHORTEST_SEC = 0.05
 _BAD_VALUE = 2
 _NO_QUERY_EXECUTION_PLANS = 291
+_AUTHENTICATION_FAILED = 18
+_ATLAS = 8000
+"""What Atlas refuses for a reason of its own, bad credentials among them."""
+
 _PASSING = frozenset({24, 64, 112, 262, 11601}) | frozenset(  # lock, write concern, conflict, time limit, interrupted
     {6, 7, 89, 91, 189, 9001, 10107, 11600, 11602, 13435, 13436}  # no way to a host, or it is no primary any more
 )
@@ -76,23 +81,43 @@ def translated(collection: str = TASKS) -> Iterator[None]:
 
     Raises:
         UnavailableError: MongoDB was not reached, or did not answer, in time.
+        CredentialsError: It does not know who asks.
         MissingIndexError: A hinted index is not there.
         RefusedError: Rights, rules or limits of the database stand against it.
     """
     try:
         yield
+    except (ServerSelectionTimeoutError, OperationFailure) as error:
+        raise _refusal(error, collection) from None
     except (ConnectionFailure, ExecutionTimeout) as error:
         raise UnavailableError(f"MongoDB did not answer in time ({type(error).__name__})") from None
-    except OperationFailure as error:
-        if is_missing_index(error):
-            raise MissingIndexError(collection) from None
-        if _is_passing(error):
-            raise UnavailableError(f"MongoDB could not do it now (code {error.code})") from None
-        raise RefusedError(_code_of(error)) from None
     except PyMongoError as error:
         if error.timeout:
             raise UnavailableError(f"MongoDB did not answer in time ({type(error).__name__})") from None
         raise
+
+
+def _refusal(error: ServerSelectionTimeoutError | OperationFailure, collection: str) -> TidemillError:
+    if _is_about_credentials(error):
+        return CredentialsError()
+    if isinstance(error, ServerSelectionTimeoutError):
+        return UnavailableError(f"MongoDB did not answer in time ({type(error).__name__})")
+    if is_missing_index(error):
+        return MissingIndexError(collection)
+    if _is_passing(error):
+        return UnavailableError(f"MongoDB could not do it now (code {error.code})")
+    return RefusedError(_code_of(error))
+
+
+def _is_about_credentials(error: ServerSelectionTimeoutError | OperationFailure) -> bool:
+    """Tell whether MongoDB refuses to know us.
+
+    Once it has, the driver takes the server for unknown: what is asked next waits for one in vain, and why is
+    only in the text.
+    """
+    if isinstance(error, ServerSelectionTimeoutError):
+        return "AuthenticationFailed" in str(error) or "bad auth" in str(error)
+    return error.code == _AUTHENTICATION_FAILED or (error.code == _ATLAS and "auth" in str(error))
 
 
 def is_missing_index(error: OperationFailure) -> bool:
