@@ -116,6 +116,7 @@ def _environment(uri: str) -> dict[str, str]:
         "WEBHOOK_ALLOWED_NETWORKS": "127.0.0.0/8",
         "WEBHOOK_SECRET": SECRET,
         "POWERTOOLS_LOG_LEVEL": "CRITICAL",  # their lines would run through the table
+        "POWERTOOLS_METRICS_DISABLED": "true",
     }
 
 

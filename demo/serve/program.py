@@ -140,6 +140,7 @@ def _environment(chosen: Choices, *, uri: str, database: str) -> Mapping[str, st
         "WEBHOOK_SECRET": "",
         "POWERTOOLS_DEV": "0",
         "POWERTOOLS_LOG_LEVEL": "INFO" if chosen.is_verbose else "CRITICAL",
+        "POWERTOOLS_METRICS_DISABLED": "true",  # there is no CloudWatch
     }
 
 

@@ -9,8 +9,10 @@ from typing import Any
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from tidemill import bootstrap
+from tidemill import bootstrap, trouble
 from tidemill.archive import ArchiveError, Report, archive
+from tidemill.errors import CredentialsError, UnavailableError
+from tidemill.metrics import Counts, counting
 from tidemill.requests import SweepRequest, parsed
 
 MARGIN = timedelta(seconds=40)
@@ -26,17 +28,31 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, An
         TidemillError: MongoDB failed, or refused something; the next tick goes on.
     """
     logger.structure_logs(request_id=bootstrap.owner(context))
-    parsed(SweepRequest, event)
+    with counting() as counts:
+        try:
+            parsed(SweepRequest, event)
+            return _log(bootstrap.with_current_secret(lambda: _archived(context)), counts)
+        except ArchiveError as error:
+            _log(error.report, counts, reason=str(error))
+            raise error.troubles[0] from None
+        except Exception as error:
+            level = logger.warning if isinstance(error, UnavailableError) else logger.error
+            level("failed", extra=trouble.told(error))
+            raise
+
+
+def _archived(context: LambdaContext | None) -> Report:
     try:
-        report = archive(bootstrap.archives(), until=bootstrap.until(context, margin=MARGIN))
+        return archive(bootstrap.archives(), until=bootstrap.until(context, margin=MARGIN))
     except ArchiveError as error:
-        _log(error.report, reason=str(error))
-        raise error.troubles[0] from None
-    return _log(report)
+        if isinstance(error.troubles[0], CredentialsError):
+            raise error.troubles[0] from None
+        raise
 
 
-def _log(report: Report, **reason: str) -> dict[str, Any]:
-    counts = asdict(report)
+def _log(report: Report, counts: Counts, **reason: str) -> dict[str, Any]:
+    told = asdict(report)
+    counts.reported(told)
     tell = logger.warning if reason or report.export_trouble is not None else logger.info
-    tell("archived", extra=counts | reason)
-    return counts
+    tell("archived", extra=told | reason)
+    return told

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -18,9 +17,10 @@ from aws_lambda_powertools.event_handler.openapi.exceptions import RequestValida
 from aws_lambda_powertools.event_handler.openapi.params import Body, Header, Path
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from tidemill import bootstrap, gateway
+from tidemill import bootstrap, gateway, trouble
 from tidemill.enqueueing import Accepted
 from tidemill.errors import (
+    CredentialsError,
     DuplicateKeyError,
     InvalidRequestError,
     Problem,
@@ -71,7 +71,8 @@ def lambda_handler(event: Any, context: LambdaContext | None) -> dict[str, Any]:
     logger.structure_logs(request_id=bootstrap.owner(context))
     with pymongo.timeout(PATIENCE_SEC):
         if gateway.is_direct(event):
-            told = _stored_directly(event, request_id=bootstrap.owner(context))
+            request_id = bootstrap.owner(context)
+            told = _taken(event, request_id=request_id)
             _make_up()
             return told
         if not gateway.is_http(event):
@@ -83,11 +84,14 @@ def lambda_handler(event: Any, context: LambdaContext | None) -> dict[str, Any]:
 
 
 def _answered(event: dict[str, Any], context: LambdaContext | None) -> dict[str, Any]:
+    def resolved() -> dict[str, Any]:
+        found: dict[str, Any] = app.resolve(gateway.cleaned(event), context)  # type: ignore[arg-type]
+        return found
+
     try:
-        answered: dict[str, Any] = app.resolve(gateway.cleaned(event), context)  # type: ignore[arg-type]
+        return bootstrap.with_current_secret(resolved)
     except TidemillError as error:
-        return gateway.plain(_refusal(error))
-    return answered
+        return gateway.plain(_refusal(error, event))
 
 
 @app.post("/tasks", **gateway.POST)
@@ -115,7 +119,7 @@ def enqueue_batch(batch: Annotated[Batch, Body()]) -> Response[AcceptedTasks]:
 @app.get("/tasks/<task_id>", **gateway.GET)
 def get(task_id: TaskIdInPath) -> Response[TaskAnswer]:
     """Tell how a task is doing."""
-    return _told(_own(task_id))
+    return _told(_own(task_id), "looked_up")
 
 
 @app.delete("/tasks/<task_id>", **gateway.CANCEL)
@@ -124,19 +128,21 @@ def cancel(task_id: TaskIdInPath) -> Response[TaskAnswer]:
     task = bootstrap.queue().cancel(_own(task_id).id)
     if not isinstance(task, Task):
         raise TaskNotFoundError(task_id)
-    return _told(task)
+    return _told(task, "cancelled")
 
 
 @app.exception_handler(Exception)  # type: ignore[untyped-decorator]
 def refuse(error: Exception) -> Response[Any]:
-    """Turn whatever was raised into an answer."""
-    return _refused(_refusal(error))
+    """Turn whatever was raised into an answer; but credentials may be renewed, and the request answered once more."""
+    if isinstance(error, CredentialsError):
+        raise error
+    return _refused(_refusal(error, _event()))
 
 
 @app.not_found
 def no_route(_: NotFoundError) -> Response[Any]:
     """Answer what no route takes."""
-    return _refused(HttpError(404, "not_found", "there is no such resource"))
+    return _refused(_refusal(HttpError(404, "not_found", "there is no such resource"), _event()))
 
 
 def _event() -> dict[str, Any]:
@@ -150,6 +156,15 @@ def _refuse_what_http_may_not(requests: Sequence[NewTask]) -> None:
 
 def _refuse_what_never_fits(requests: Sequence[NewTask]) -> None:
     gateway.refuse_too_long(requests, max_timeout=bootstrap.chosen().max_task_timeout)
+
+
+def _taken(event: Any, *, request_id: str) -> dict[str, Any]:  # noqa: ANN401 - of any kind
+    try:
+        return bootstrap.with_current_secret(lambda: _stored_directly(event, request_id=request_id))
+    except Exception as error:
+        level = logger.warning if isinstance(error, UnavailableError) else logger.error
+        level("failed", extra=trouble.told(error))
+        raise
 
 
 def _stored_directly(event: Any, *, request_id: str) -> dict[str, Any]:  # noqa: ANN401 - of any kind
@@ -227,7 +242,8 @@ def _own(task_id: str) -> Task:
     return task
 
 
-def _told(task: Task) -> Response[TaskAnswer]:
+def _told(task: Task, message: str) -> Response[TaskAnswer]:
+    logger.info(message, extra={"task_id": str(task.id), "task_name": task.name, "status": task.status})
     return Response(status_code=200, body=gateway.told(task), headers=dict(gateway.HEADERS))
 
 
@@ -252,16 +268,20 @@ def _placing(*, is_one: bool) -> Iterator[None]:
         raise DuplicateKeyError(error.task_id, problems=placed(error.problems)) from None
 
 
-def _refusal(error: Exception) -> HttpError:
+def _refusal(error: Exception, event: Mapping[str, Any]) -> HttpError:
+    """Return the answer that *error* is, and log it: what is wrong with a request by its code only."""
+    trace = gateway.trace(event)
+    if not isinstance(error, TidemillError | RequestValidationError):
+        logger.error("unexpected", extra=trouble.told(error) | trace)
+        message = "an unexpected error; repeat a POST with the same Idempotency-Key, which is safe"
+        return HttpError(500, "internal", message)
     if isinstance(error, RequestValidationError):
-        return gateway.not_allowed(gateway.found_by_routes(error.errors()))
-    if isinstance(error, TidemillError):
+        refused = gateway.not_allowed(gateway.found_by_routes(error.errors()))
+    else:
         refused = gateway.refusal(error)
-        if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
-            tell = logger.warning if isinstance(error, UnavailableError) else logger.error
-            tell(refused.code, extra={"error_type": type(error).__name__, "reason": str(error)})
-        return refused
-    # Where it was raised, but not its text, which may hold anything.
-    stack = "".join(traceback.format_tb(error.__traceback__, limit=-5))
-    logger.error("unexpected", error_type=type(error).__name__, stack=stack)
-    return HttpError(500, "internal", "an unexpected error; repeat a POST with the same Idempotency-Key, which is safe")
+    if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        tell = logger.warning if isinstance(error, UnavailableError) else logger.error
+        tell(refused.code, extra=trouble.told(error) | trace)
+    else:
+        logger.info("refused", extra={"status": int(refused.status), "code": refused.code} | trace)
+    return refused

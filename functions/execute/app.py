@@ -6,18 +6,19 @@ import contextlib
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final, NoReturn
 
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from tidemill import bootstrap
+from tidemill import bootstrap, trouble
 from tidemill.errors import TidemillError, UnavailableError
 from tidemill.executor import Report, attempts
 from tidemill.executor.attendance import attend, shortage
+from tidemill.metrics import Counts, counting
 from tidemill.requests import ExecuteRequest, parsed
 from tidemill.settlement import Settlement
 from tidemill.slots.leftovers import LEFTOVERS
@@ -37,36 +38,49 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, in
         InvalidRequestError: The event asks for something else.
         UnavailableError: MongoDB failed; what it did not confirm is left to the leases.
     """
+    with counting() as counts:
+        return _executed(event, context, counts)
+
+
+def _executed(event: object, context: LambdaContext | None, counts: Counts) -> dict[str, int | str]:
     try:
-        report = _attended(event, context)
+        report = _attended(event, context, counts)
     except BaseException as error:
         if not isinstance(error, TidemillError) or LEFTOVERS.task_ids():
-            _recycle(error)
+            _recycle(counts, error)
+        level = logger.warning if isinstance(error, UnavailableError) else logger.error
+        _log(level, "failed", **trouble.told(error))
         raise
     if report.spent or LEFTOVERS.task_ids():
-        _recycle()
+        _recycle(counts)
     if report["unknown"]:
         raise UnavailableError(f"MongoDB did not confirm the outcome of {report['unknown']} tasks")
     return report.as_dict()
 
 
-def _attended(event: object, context: LambdaContext | None) -> Report:
+def _attended(event: object, context: LambdaContext | None, counts: Counts) -> Report:
     logger.structure_logs(request_id=bootstrap.owner(context))
     life = bootstrap.remaining(context)
     request = parsed(ExecuteRequest, event)
-    runtime, summoner = replace(bootstrap.runtime(), observe=_tell), bootstrap.summoner(context)
+    summoner = bootstrap.summoner(context)
+
+    def work() -> Report:
+        runtime = replace(bootstrap.runtime(), observe=partial(_tell, counts), watch=counts.reported)
+        return attend(runtime, bootstrap.order(request, context), seats=bootstrap.seats(), summoner=summoner)
+
     try:
-        report = attend(runtime, bootstrap.order(request, context), seats=bootstrap.seats(), summoner=summoner)
+        report = bootstrap.with_current_secret(work)
     finally:
         _restore()
     _log(logger.info, "executed", source=request.source, **report.as_dict())
-    _warn("short_of_time", shortage(runtime.settings, life=life))
+    _warn("short_of_time", shortage(bootstrap.runtime().settings, life=life))
     _warn("not_started", report.not_started)
     _warn("not_summoned", None if summoner is None else summoner.listen())
     return report
 
 
-def _tell(settlement: Settlement) -> None:
+def _tell(counts: Counts, settlement: Settlement) -> None:
+    counts.attempt(settlement)
     if attempts.is_told(settlement):
         logging.disable(logging.NOTSET)  # some function may have
         level = logger.warning if attempts.is_failure(settlement) else logger.info
@@ -90,15 +104,15 @@ def _log(level: Callable[..., None], message: str, **extra: object) -> None:
         level(message, extra=extra)
 
 
-def _recycle(error: BaseException | None = None) -> NoReturn:
+def _recycle(counts: Counts, error: BaseException | None = None) -> NoReturn:
     """End the process, whatever state it is in; the platform starts a clean one for the next invocation."""
     try:
+        counts.count("recycled")
+        counts.emit()
         if error is None:
             _log(logger.warning, "recycled")
         else:
-            # Where it was raised, but not its text, which may hold anything.
-            stack = "".join(traceback.format_tb(error.__traceback__, limit=-5))
-            _log(logger.error, "recycled", error_type=type(error).__name__, stack=stack)
+            _log(logger.error, "recycled", **trouble.told(error))
         sys.stdout.flush()  # each line of the log has been
     finally:
         os._exit(1)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from typing import Any, Final
 
 import pymongo
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from tidemill import bootstrap
+from tidemill import bootstrap, trouble
 from tidemill.errors import TidemillError
+from tidemill.metrics import counting
 from tidemill.operations import OPERATIONS, Refusal, operate, read, refusal
 
 PATIENCE_SEC: Final = 4.0
@@ -31,11 +31,14 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, An
     try:
         request = read(event)
         with pymongo.timeout(EXPORT_SEC if request.op == "dlq.export" else PATIENCE_SEC):
-            answer = operate(request, bootstrap.desk())
+            answer = bootstrap.with_current_secret(lambda: operate(request, bootstrap.desk()))
     except TidemillError as error:
         return _refused(event, refusal(error))
     except Exception as error:  # noqa: BLE001 - whoever operates at 3 a.m. gets an answer, not a stack of ours
         return _unexpected(event, error)
+    if request.op == "dlq.export":
+        with counting() as counts:
+            counts.count("failed_exports", answer["refused"] + answer["failed"])
     _log(event, outcome="done")
     return answer
 
@@ -48,9 +51,7 @@ def _refused(event: object, refused: Refusal) -> dict[str, Any]:
 
 
 def _unexpected(event: object, error: Exception) -> dict[str, Any]:
-    # Where it was raised, but not its text, which may hold anything.
-    stack = "".join(traceback.format_tb(error.__traceback__, limit=-5))
-    _log(event, outcome="internal", error_type=type(error).__name__, stack=stack)
+    _log(event, outcome="internal", **trouble.told(error))
     message = f"an unexpected error ({type(error).__name__}); the log of the function says where"
     return Refusal(code="internal", message=message).document()
 

@@ -119,6 +119,7 @@ def test_every_accepted_task_is_accounted_for(tmp_path: Path) -> None:
     status, output, errors = finished(tmp_path, "--json")
 
     assert status == 0, errors
+    assert "_aws" not in output
     told = json.loads(output.splitlines()[-1])
     samples = [path for path in EVENTS.glob("enqueue_*.json") if path.stem != "enqueue_invalid"]
     assert told["accepted"] == scenario.WEBHOOKS + len(samples) + 1 == 209  # the batch is two

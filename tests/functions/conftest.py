@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 from tests.functions import calls
 from tests.functions.calls import Answer
 from tests.functions.lambda_api import FakeLambda
-from tidemill import aws, bootstrap, control
+from tidemill import aws, bootstrap, control, metrics
 from tidemill.clock import ServerClock
 from tidemill.registry import load
 from tidemill.slots.leftovers import LEFTOVERS
@@ -76,6 +75,7 @@ class Deployed:
 
         environment.setattr(pymongo, "MongoClient", observed)
         environment.setattr(LEFTOVERS, "_left", [])  # of other tests, for which the handler would end this process
+        environment.setattr(metrics, "stdout", lambda: self.stdout.write)
         for function in calls.FUNCTIONS:
             for handler in calls.app(function).logger.handlers:
                 environment.setattr(handler, "stream", self.stdout)
@@ -122,8 +122,15 @@ class Deployed:
         return len(self._watch.connections)
 
     def log(self) -> list[dict[str, Any]]:
-        """What was logged, a line each."""
-        return [json.loads(line) for line in self.stdout.getvalue().splitlines()]
+        """What was logged, a line each, but for the metrics."""
+        return [line for line in self._lines() if "_aws" not in line]
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """What CloudWatch takes for metrics, a line each."""
+        return [line for line in self._lines() if "_aws" in line]
+
+    def _lines(self) -> list[dict[str, Any]]:
+        return [calls.strict(line) for line in self.stdout.getvalue().splitlines()]
 
     def commands(self) -> list[tuple[str, Mapping[str, Any]]]:
         """What was sent to MongoDB since the last call, but for the driver's own."""

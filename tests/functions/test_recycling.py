@@ -165,6 +165,16 @@ def container(tmp_path: Path, mongod: Mongod, db: Database[Any]) -> Container:
 
 
 def lines(ended: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """What was logged."""
+    return [line for line in printed(ended) if "_aws" not in line]
+
+
+def emitted(ended: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """What was told of metrics."""
+    return [line for line in printed(ended) if "_aws" in line]
+
+
+def printed(ended: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
@@ -201,12 +211,16 @@ def test_a_recursion_limit_that_is_too_low_for_the_executor_outlives_no_invocati
 
     assert ended.returncode == ENDED, ended.stderr
     assert [line["message"] for line in lines(ended)] == ["recycled"]
+    assert [one["recycled"] for one in emitted(ended)] == [[1]]
 
 
 def test_an_error_of_ours_leaves_the_process_alive(container: Container) -> None:
     ended = container.invoke("cuts_off")
 
-    assert (ended.returncode, ended.stderr, ended.stdout) == (RAISED, "UnavailableError", "")
+    assert (ended.returncode, ended.stderr) == (RAISED, "UnavailableError")
+    [line] = lines(ended)
+    assert (line["message"], line["level"], line["reason"]) == ("failed", "WARNING", "MongoDB is away")
+    assert [one["claimed"] for one in emitted(ended)] == [[1]]
 
 
 def test_but_not_while_functions_still_run_that_others_are_about_to_run_again(container: Container) -> None:
@@ -229,6 +243,7 @@ def test_a_process_ends_though_that_cannot_be_logged(container: Container, culpr
     ended = container.invoke("stubborn", culprit, timeout_sec=0.2)
 
     assert ended.returncode == ENDED, ended.stderr
+    assert [(one["recycled"], one["claimed"], one["done"]) for one in emitted(ended)] == [([1], [2], [1])]
 
 
 def test_a_process_that_has_no_threads_left_is_ended_once_what_runs_has_ended(

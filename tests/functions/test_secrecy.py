@@ -64,7 +64,7 @@ def assert_silent(*texts: str) -> None:
 @pytest.mark.parametrize("uri", MALFORMED)
 def test_a_malformed_uri_is_refused_by_every_function_without_its_text(
     bare: Deployed, capfd: pytest.CaptureFixture[str], uri: str
-) -> None:
+) -> None:  # F80
     bare.set(MONGODB_URI=uri)
 
     answer = bare.post({"name": "noop", "payload": {}})
@@ -107,7 +107,7 @@ def test_no_log_has_a_payload_a_key_or_a_uri_at_any_level(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     name: str,
-) -> None:
+) -> None:  # F81
     for variable in ("POWERTOOLS_LOGGER_LOG_EVENT", "POWERTOOLS_DEV", "POWERTOOLS_DEBUG"):
         monkeypatch.setenv(variable, "true")
     for function in FUNCTIONS:
@@ -153,7 +153,7 @@ def test_a_driver_may_be_quieter_than_that(bare: Deployed, mongod: Mongod) -> No
     driver.setLevel(before)
 
 
-def test_every_line_has_the_id_of_its_own_invocation(deployed: Deployed) -> None:
+def test_every_line_has_the_id_of_its_own_invocation(deployed: Deployed) -> None:  # F82
     first, second = FakeContext(), FakeContext()
     deployed.http(request(body=BODIES["accepted"]), first)
     for function in ("execute", "reclaim", "archive"):
@@ -167,7 +167,7 @@ def test_every_line_has_the_id_of_its_own_invocation(deployed: Deployed) -> None
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_no_line_has_a_key_that_other_code_left_behind(deployed: Deployed, function: str) -> None:
+def test_no_line_has_a_key_that_other_code_left_behind(deployed: Deployed, function: str) -> None:  # F82
     Logger(service=f"tidemill-{function}").append_keys(task_id="foreign", correlation_id="foreign")
 
     if function == "enqueue":

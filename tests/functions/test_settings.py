@@ -56,7 +56,7 @@ def run(
     )
 
 
-def test_the_handlers_are_imported_without_any_environment(tmp_path: Path) -> None:
+def test_the_handlers_are_imported_without_any_environment(tmp_path: Path) -> None:  # F96
     ended = run(IMPORT_ALL, *FUNCTIONS, at=tmp_path, PYTHONWARNINGS="error")
 
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -76,7 +76,7 @@ def test_no_switch_of_powertools_prints_an_event(tmp_path: Path, mongod: Mongod)
         assert secret not in ended.stdout + ended.stderr
 
 
-def test_enqueue_says_which_variable_is_missing(bare: Deployed) -> None:
+def test_enqueue_says_which_variable_is_missing(bare: Deployed) -> None:  # F95
     answer = bare.post(NOOP)
 
     assert (answer.status, answer.code, answer.headers["Retry-After"]) == (503, "misconfigured", "5")
@@ -86,7 +86,9 @@ def test_enqueue_says_which_variable_is_missing(bare: Deployed) -> None:
 
 @pytest.mark.parametrize("function", OTHERS)
 @pytest.mark.parametrize("empty", [None, "", " "])
-def test_the_other_functions_say_which_variable_is_missing(bare: Deployed, function: str, empty: str | None) -> None:
+def test_the_other_functions_say_which_variable_is_missing(  # F95
+    bare: Deployed, function: str, empty: str | None
+) -> None:
     bare.set(MONGODB_URI=empty, MONGODB_SECRET_ARN=empty)
 
     with pytest.raises(SettingsError, match=r"^MONGODB_URI is missing: set it, or MONGODB_SECRET_ARN$"):

@@ -147,4 +147,4 @@ def test_a_replacement_that_cannot_be_summoned_fails_no_reclaim(
     fake.does = refusal("TooManyRequestsException")
 
     assert deployed.invoke("reclaim", sample("execute_failed"))["reclaimed"] == 1
-    assert messages(deployed) == ["reclaimed", "not_summoned"]
+    assert messages(deployed) == ["attempt", "reclaimed", "not_summoned"]

@@ -298,3 +298,20 @@ def test_no_other_jump_of_the_wall_clock_makes_it_older_or_younger(world: World,
     world.passes(5)
 
     assert uptime() - start == pytest.approx(5)
+
+
+@pytest.mark.parametrize("ahead", [-600.0, 0.0, 0.25, 600.0])
+def test_the_skew_is_by_how_much_the_server_is_ahead_and_asks_for_nothing(
+    world: World, clock: ServerClock, ahead: float
+) -> None:
+    world.wall -= ahead
+    world.there = world.back = 0.04
+    before = clock.skew
+
+    clock.now()
+    world.passes(7.5)
+
+    assert before is None
+    assert clock.skew is not None
+    assert clock.skew.total_seconds() == pytest.approx(ahead, abs=0.001)
+    assert world.asked == 1

@@ -94,6 +94,12 @@ class ServerClock:
             sample = self._sample = self._renewed(sample)
         return truncated(sample.server + timedelta(seconds=self._passed(sample)))
 
+    @property
+    def skew(self) -> timedelta | None:
+        """By how much the server's clock was ahead of this machine's when last asked; ``None`` before that."""
+        sample = self._sample
+        return None if sample is None else sample.server - datetime.fromtimestamp(sample.wall, UTC)
+
     def _renewed(self, old: _Sample) -> _Sample:
         try:
             return self._take_sample()

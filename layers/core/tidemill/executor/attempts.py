@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from tidemill.model import OUTCOME_NAMES, Failed, Retried, Task
+from tidemill.model import OUTCOME_NAMES, Failed, Retried, Snoozed, Task
 from tidemill.settlement import Settlement
 
 _MS: Final = timedelta(milliseconds=1)
 
 
 def is_failure(settlement: Settlement) -> bool:
-    """Tell whether the attempt failed, for now or for good."""
-    return isinstance(settlement.outcome, Retried | Failed)
+    """Tell whether the attempt failed, for now or for good, or vanished with its worker."""
+    return settlement.lost or isinstance(settlement.outcome, Retried | Failed)
 
 
 def is_told(settlement: Settlement) -> bool:
@@ -28,7 +28,7 @@ def is_told(settlement: Settlement) -> bool:
 def line(settlement: Settlement) -> dict[str, Any]:
     """Return what is said of the attempt."""
     task, outcome, run = settlement.task, settlement.outcome, settlement.run
-    said: dict[str, Any] = {"task_id": str(task.id), "outcome": OUTCOME_NAMES[type(outcome)]}
+    said: dict[str, Any] = {"task_id": str(task.id), "outcome": _name(settlement)}
     if isinstance(task, Task):
         said |= {"task_name": task.name, "queue": task.queue, "attempt": task.attempts}
         said |= _ids(task)
@@ -39,6 +39,11 @@ def line(settlement: Settlement) -> dict[str, Any]:
     if run is not None:
         said["duration_ms"] = run.duration // _MS
     return said
+
+
+def _name(settlement: Settlement) -> str:
+    is_refunded = settlement.lost and isinstance(settlement.outcome, Snoozed)
+    return "reclaimed" if is_refunded else OUTCOME_NAMES[type(settlement.outcome)]
 
 
 def _ids(task: Task) -> dict[str, str]:

@@ -146,6 +146,7 @@ class Execution:
                 self._finish()
             finally:  # whatever interrupts that, too
                 self._slots.close()
+                self._runtime.watch(self._report)
         return self._report
 
     def _step(self) -> bool:
@@ -173,6 +174,7 @@ class Execution:
             self._present.say()
             self._recruit()
         self._note()
+        self._runtime.watch(self._report)
         return True
 
     def _recover(self) -> None:

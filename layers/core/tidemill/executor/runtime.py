@@ -12,6 +12,7 @@ from tidemill.admission import Limits
 from tidemill.classify import COMMON, Rules
 from tidemill.clock import Clock
 from tidemill.control import Service
+from tidemill.executor.report import Report
 from tidemill.executor.serving import Serving, serving
 from tidemill.isolation import Isolation
 from tidemill.model import LANES, Lane, Task
@@ -24,7 +25,7 @@ from tidemill.settlement import Settlement
 from tidemill.store import Tasks
 
 
-def _ignore(_: Settlement) -> None:
+def _ignore(_: object) -> None:
     """Tell nobody."""
 
 
@@ -51,8 +52,8 @@ class Runtime:
     """What the executions of a process share. Time and chance are given, so that tests can own them.
 
     ``options`` tells what a queue chooses for itself. ``isolation`` gives a function a process of its own; without
-    it everything runs in threads of this one. ``observe`` is told of each attempt whose outcome is written; it must not
-    raise.
+    it everything runs in threads of this one. ``observe`` is told of each attempt whose outcome is written; ``watch``
+    is shown the counts so far, at each step of an execution and at its end, however that comes. Neither may raise.
     """
 
     tasks: Tasks
@@ -62,6 +63,7 @@ class Runtime:
     options: Callable[[str], QueueOptions]
     isolation: Isolation | None = None
     observe: Callable[[Settlement], None] = _ignore
+    watch: Callable[[Report], None] = _ignore
     rng: random.Random = field(default_factory=random.Random)
     monotonic: Callable[[], float] = time.monotonic
 

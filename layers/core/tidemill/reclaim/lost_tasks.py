@@ -58,6 +58,7 @@ class LostTasks:
         verdict = settles.settle(self._keeper.tasks, lost, now=now, expired_before=expired_before)
         for settlement in verdict.settled:
             self._report[_name(settlement.outcome)] += 1
+            self._keeper.observe(settlement)
         self._report["raced"] += len(verdict.lost)
         self._report["stuck"] += len(verdict.stuck)
         self._in_vain += [one.task.id for one in (*verdict.lost, *verdict.stuck)]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidemill import control
-from tidemill.errors import TidemillError
+from tidemill.errors import CredentialsError, TidemillError
 from tidemill.reclaim.keeper import Keeper
 from tidemill.reclaim.lost_tasks import LostTasks
 from tidemill.reclaim.measures import measured
@@ -44,7 +44,7 @@ def reclaim(keeper: Keeper, *, until: float, dead_owner: str | None = None) -> d
     Returns the counts of `NAMES`, and the `GAUGES` where they could be taken.
 
     Raises:
-        TidemillError: No step succeeded.
+        TidemillError: No step succeeded; CredentialsError at once.
     """
     return _Run(keeper, until=until).reclaim(dead_owner)
 
@@ -101,6 +101,8 @@ class _Run:
         self._has_succeeded = True
 
     def _note(self, error: TidemillError) -> None:
+        if isinstance(error, CredentialsError) and not self._has_succeeded:
+            raise error  # every other step would wait for a server that knows us
         self._report["errors"] += 1
         self._trouble = self._trouble or error
 

@@ -1,0 +1,185 @@
+"""A password that was changed: the secret is read once more, and nobody notices; where that is no help, once a time."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+import pytest
+from bson import ObjectId
+from moto import mock_aws
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from tests.builders import document
+from tests.functions import calls
+from tests.functions.conftest import Deployed
+from tidemill import SettingsError, aws, bootstrap, control
+from tidemill.clock import ServerClock
+from tidemill.errors import CredentialsError
+from tidemill.registry import load
+from tidemill.testing import Mongod
+
+NOOP = {"name": "noop", "payload": {}}
+EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "http": ("enqueue", calls.request(body=NOOP)),
+    "direct": ("enqueue", NOOP),
+    "execute": ("execute", {"source": "tick"}),
+    "reclaim": ("reclaim", {}),
+    "archive": ("archive", {}),
+    "operate": ("operate", {"op": "queue.list"}),
+}
+each_event = pytest.mark.parametrize("name", EVENTS)
+
+
+@dataclass(slots=True, kw_only=True)
+class Account:
+    """A user of MongoDB, and the secret that is to hold its password; ``reads`` counts how often it was read."""
+
+    name: str
+    mongod: Mongod
+    client: MongoClient[Any]
+    secrets: Any
+    reads: int = 0
+
+    def rotate(self, password: str) -> None:
+        """Change the password, and cut what is connected with the old one."""
+        self.client.admin.command("updateUser", self.name, pwd=password)
+
+    def tell(self, password: str) -> None:
+        """Let the secret hold *password*."""
+        self.secrets.put_secret_value(SecretId="tidemill", SecretString=self.uri(password))
+
+    def uri(self, password: str) -> str:
+        return self.mongod.uri.replace("://", f"://{self.name}:{password}@") + "&authSource=admin"
+
+
+@pytest.fixture
+def account(
+    bare: Deployed, mongod: Mongod, client: MongoClient[Any], db: Database[Any], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Account]:
+    """The functions on the test's database, as a user whose password ``old`` is in the secret."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    name = f"user-{uuid.uuid4().hex}"
+    client.admin.command("createUser", name, pwd="old", roles=["root"])
+    with mock_aws():
+        made = Account(name=name, mongod=mongod, client=client, secrets=boto3.client("secretsmanager"))
+        made.secrets.create_secret(Name="tidemill", SecretString=made.uri("old"))
+        read = aws._secret_text
+
+        def counted(arn: str) -> str:
+            made.reads += 1
+            return read(arn)
+
+        monkeypatch.setattr(aws, "_secret_text", counted)
+        bare.set(MONGODB_SECRET_ARN="tidemill", MONGODB_DATABASE=db.name, LINGER_SEC="0")
+        control.declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())
+        yield made
+    client.admin.command("dropUser", name)
+
+
+def cut(deployed: Deployed) -> None:
+    """Close the functions' connections, as the driver does with those that were idle for a minute."""
+    for client in deployed.clients:
+        for server in client._topology._servers.values():
+            while server.pool.conns:
+                server.pool.conns.pop().close_conn("idle")
+
+
+def answered(deployed: Deployed, name: str) -> Any:
+    function, event = EVENTS[name]
+    answer = deployed.invoke(function, event)
+    return answer.get("statusCode", answer.get("error", {"code": "done"})["code"])
+
+
+@each_event
+def test_an_invocation_after_a_rotation_reads_the_secret_once_more_and_succeeds(
+    bare: Deployed, account: Account, db: Database[Any], name: str
+) -> None:
+    before = answered(bare, name)
+    account.rotate("new")
+    account.tell("new")
+    cut(bare)
+    stored = db.tasks.count_documents({})
+
+    after = [answered(bare, name) for _ in range(3)]
+
+    assert after == [before] * 3 == [202 if name == "http" else "done"] * 3
+    assert account.reads == 2
+    assert db.tasks.count_documents({}) == stored + (3 if name in {"http", "direct"} else 0)
+
+
+@each_event
+def test_a_cold_start_with_an_outdated_password_says_so_and_the_next_invocation_asks_again(
+    bare: Deployed, account: Account, name: str
+) -> None:
+    account.rotate("new")
+
+    if name in {"http", "operate"}:
+        assert answered(bare, name) in {503, "misconfigured"}
+    else:
+        with pytest.raises(CredentialsError, match="AuthenticationFailed"):
+            answered(bare, name)
+    assert account.reads == 2
+
+    account.tell("new")
+    assert answered(bare, name) in {202, "done"}
+    assert account.reads == 3
+
+
+def test_a_secret_that_cannot_be_read_again_is_named(bare: Deployed, account: Account) -> None:
+    answered(bare, "archive")
+    account.rotate("new")
+    cut(bare)
+    account.secrets.delete_secret(SecretId="tidemill", ForceDeleteWithoutRecovery=True)
+
+    with pytest.raises(SettingsError, match="MONGODB_SECRET_ARN cannot be read"):
+        answered(bare, "archive")
+
+
+def test_a_uri_of_its_own_is_not_looked_for_in_a_secret(bare: Deployed, account: Account) -> None:
+    bare.set(MONGODB_URI=account.uri("wrong"))
+
+    with pytest.raises(CredentialsError):
+        answered(bare, "archive")
+
+    assert account.reads == 0
+
+
+def test_what_is_refused_after_that_is_the_credentials_too(bare: Deployed, account: Account) -> None:
+    """Once a server has refused them, the driver looks for another one, and finds none in time."""
+    bare.set(MONGODB_SECRET_ARN=None, MONGODB_URI=account.uri("wrong"))
+    bare.timeout_ms = 500
+    db = bootstrap.database("archive")
+
+    for _ in range(2):
+        with pytest.raises(CredentialsError):
+            ServerClock(db).now()
+
+
+def test_a_rotation_leaves_no_client_of_the_old_password_open(bare: Deployed, account: Account) -> None:
+    answered(bare, "archive")
+    account.rotate("new")
+    account.tell("new")
+    cut(bare)
+
+    answered(bare, "archive")
+
+    old, new = bare.clients
+    assert (old._closed, new._closed) == (True, False)
+
+
+def test_a_task_in_the_hands_of_an_executor_outlives_a_rotation(
+    bare: Deployed, account: Account, db: Database[Any]
+) -> None:
+    now = ServerClock(db).now()
+    answered(bare, "execute")
+    db.tasks.insert_one(document(now, _id=ObjectId(), name="noop"))
+    account.rotate("new")
+    account.tell("new")
+
+    assert bare.invoke("execute", {"source": "tick"})["done"] == 1
+    assert account.reads == 1

@@ -1,0 +1,359 @@
+"""What is counted for CloudWatch, and the lines that tell it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from datetime import timedelta
+from typing import Any, get_args
+
+import pytest
+
+from tests.conftest import T0
+from tests.functions.calls import ROOT, strict
+from tests.unit.make import Moved, a_claimed_task
+from tidemill import metrics
+from tidemill.metrics import COUNTERS, EVERY_SEC, GAUGES, MAX_VALUES, NAMES, SAMPLES, Counts, counted, sampled
+from tidemill.model import Cancelled, Failed, Failure, Malformed, Outcome, Reason, Retried, Run, Snoozed, Succeeded
+from tidemill.settlement import Settlement
+
+BROKE = Failure(message="S3cr3t", code="ValueError")
+RUN = Run(started_at=T0, duration=timedelta(milliseconds=1500), status="failed")
+
+
+class Told:
+    """Counts of one invocation, and the lines they have become."""
+
+    def __init__(self) -> None:
+        self.time = Moved()
+        self.text: list[str] = []
+        self.counts = Counts(self.text.append, monotonic=self.time)
+
+    def lines(self) -> list[dict[str, Any]]:
+        self.counts.emit()
+        told, self.text[:] = "".join(self.text), []
+        assert told == "" or told.endswith("\n")
+        return [strict(line) for line in told.splitlines()]
+
+    def values(self) -> dict[str, list[float]]:
+        return {name: line[name] for line in self.lines() for name in metrics_in(line)}
+
+
+def metrics_in(line: dict[str, Any]) -> list[str]:
+    """Take a line apart as CloudWatch does, which refuses what does not fit its format without a word."""
+    [directive] = line["_aws"]["CloudWatchMetrics"]
+    assert directive["Dimensions"] == [["service"]]
+    names = [one["Name"] for one in directive["Metrics"]]
+    assert line.keys() == {"_aws", "service", *names}
+    assert {one["Unit"] for one in directive["Metrics"]} <= {"Count", "Seconds"}
+    assert all(0 < len(line[name]) <= MAX_VALUES for name in names)
+    assert all(math.isfinite(value) for name in names for value in line[name])
+    return names
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("POWERTOOLS_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def settled(outcome: Outcome, *, run: Run | None = RUN, **how: Any) -> Settlement:
+    return Settlement(task=a_claimed_task(), outcome=outcome, run=run, **how)
+
+
+def test_there_are_fourteen_metrics_at_most_with_names_for_cloudwatch() -> None:
+    assert len(NAMES) == len(set(NAMES)) <= 14
+    assert set(NAMES) == {*COUNTERS, *SAMPLES, *GAUGES}
+    assert all(re.fullmatch("[a-z_]+", name) for name in NAMES)
+
+
+def test_nothing_counted_is_nothing_told(told: Told, recwarn: pytest.WarningsRecorder) -> None:  # F84
+    told.counts.count("done", 0)
+    told.counts.reported({"claimed": 0, "quarantined": 0})
+
+    assert told.lines() == []
+    assert not recwarn.list
+
+
+def test_a_line_is_of_the_stack_in_its_namespace(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", "my-stack")
+    monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "Other/Name")
+    told.counts.count("done")
+
+    [line] = told.lines()
+
+    assert (line["service"], line["_aws"]["CloudWatchMetrics"][0]["Namespace"]) == ("my-stack", "Other/Name")
+    assert line["_aws"]["CloudWatchMetrics"][0]["Metrics"] == [{"Name": "done", "Unit": "Count"}]
+    assert line["_aws"]["Timestamp"] > 1.7e12
+
+
+@pytest.mark.parametrize(
+    ("given", "service"),
+    [
+        (None, "tidemill"),
+        ("", "tidemill"),
+        ("  ", "tidemill"),
+        (":", "tidemill"),
+        ("a-stack", "a-stack"),
+        (":a b", "a b"),
+        (" : a", "a"),
+        ("envoi-é😀", "envoi-__"),
+        ("a\nb\x7f", "a_b_"),
+        ("x" * 2000, "x" * 1024),
+    ],
+)
+def test_a_stack_of_any_name_is_one_that_cloudwatch_takes(  # F83
+    told: Told, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, given: str | None, service: str
+) -> None:
+    if given is not None:
+        monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", given)
+    told.counts.count("done")
+
+    [line] = told.lines()
+
+    assert line["service"] == service
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("given", ["", " ", "é", "x" * 256, ":a", "AWS\n"])
+def test_a_namespace_that_cloudwatch_refuses_is_not_taken(
+    told: Told, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", given)
+    told.counts.count("done")
+
+    [line] = told.lines()
+
+    assert line["_aws"]["CloudWatchMetrics"][0]["Namespace"] == metrics.NAMESPACE == "Tidemill"
+
+
+def test_metrics_can_be_switched_off(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POWERTOOLS_METRICS_DISABLED", "true")
+    told.counts.count("done")
+
+    assert told.lines() == []
+
+
+def test_the_sums_of_250_attempts_are_right_and_no_line_holds_too_many(told: Told) -> None:  # F84
+    durations = [number / 8 for number in range(250)]
+    for duration in durations:
+        told.counts.attempt(settled(Succeeded(result=None), run=Run(
+            started_at=T0, duration=timedelta(seconds=duration), status="succeeded"
+        )))  # fmt: skip
+
+    lines = told.lines()
+
+    names = [metrics_in(line) for line in lines]
+    assert names == [["done", "run_time_seconds"], ["run_time_seconds"], ["run_time_seconds"]]
+    assert lines[0]["done"] == [250]
+    assert [value for line in lines for value in line["run_time_seconds"]] == durations
+    assert told.lines() == []
+
+
+@pytest.mark.parametrize("count", [1, MAX_VALUES - 1, MAX_VALUES, MAX_VALUES + 1])
+def test_lines_are_as_many_as_it_takes(told: Told, count: int) -> None:
+    for _ in range(count):
+        told.counts.sample("run_time_seconds", 1.0)
+
+    lines = told.lines()
+
+    assert len(lines) == math.ceil(count / MAX_VALUES)
+    assert sum(sum(line["run_time_seconds"]) for line in lines) == count
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "1", [], 10**400])
+def test_what_is_no_number_is_not_told(told: Told, value: Any) -> None:  # F84
+    told.counts.sample("run_time_seconds", value)
+    told.counts.gauge("due_fresh", value)
+    told.counts.count("done", value)
+
+    assert told.lines() == []
+
+
+def test_nothing_is_below_zero_but_a_clock(told: Told) -> None:
+    told.counts.sample("retry_latency_seconds", -0.25)
+    told.counts.gauge("due_retry", -1)
+    told.counts.gauge("clock_skew_seconds", -0.25)
+    told.counts.count("done", -3)
+
+    assert told.values() == {"retry_latency_seconds": [0], "due_retry": [0], "clock_skew_seconds": [-0.25]}
+
+
+def test_a_gauge_is_told_once_as_it_is_last_and_zero_too(told: Told) -> None:
+    told.counts.gauge("due_fresh", 5)
+    told.counts.gauge("due_fresh", 0)
+
+    assert told.values() == {"due_fresh": [0]}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "counters"),
+    [
+        (Succeeded(result=None), ("done",)),
+        (Retried(failure=BROKE, next_retry_at=T0), ("retries_total",)),
+        (Snoozed(until=T0), ()),
+        (Cancelled(), ()),
+        *(
+            (Failed(failure=BROKE, reason=reason), ("failed", "retry_exhausted_total"))
+            for reason in ("exhausted", "worker_lost")
+        ),
+        *(
+            (Failed(failure=BROKE, reason=reason), ("failed",))
+            for reason in sorted({*get_args(Reason)} - {"exhausted", "worker_lost"})
+        ),
+    ],
+)
+def test_each_outcome_has_its_counters(told: Told, outcome: Outcome, counters: Any) -> None:
+    settlement = settled(outcome, run=None)
+
+    told.counts.attempt(settlement)
+
+    assert counted(settlement) == counters
+    assert told.values() == {name: [1] for name in counters}
+
+
+def test_an_attempt_has_its_time_and_one_of_a_retry_its_delay() -> None:
+    late = RUN.started_at + timedelta(seconds=2)
+    runs = [RUN, Run(started_at=late, duration=timedelta(0), status="succeeded")]
+    fresh, retry = (a_claimed_task(lane=lane, due_at=T0) for lane in ("fresh", "retry"))
+
+    found = [sampled(Settlement(task=task, outcome=Cancelled(), run=run)) for task in (fresh, retry) for run in runs]
+
+    assert found == [
+        {"run_time_seconds": 1.5},
+        {"run_time_seconds": 0.0},
+        {"run_time_seconds": 1.5, "retry_latency_seconds": 0.0},
+        {"run_time_seconds": 0.0, "retry_latency_seconds": 2.0},
+    ]
+
+
+def test_an_attempt_that_never_started_or_never_ended_took_no_time() -> None:
+    broken = Malformed(id=1, problem="x", lease=None)
+    failed = Failed(failure=BROKE, reason="malformed")
+
+    assert sampled(settled(failed, run=None)) == {}
+    assert sampled(settled(failed, lost=True)) == {}
+    assert sampled(Settlement(task=broken, outcome=failed)) == {}
+    assert sampled(settled(failed, crashed=True)) == {"run_time_seconds": 1.5}
+
+
+def test_a_report_that_grows_is_counted_once(told: Told) -> None:
+    report = {"claimed": 2, "quarantined": 1, "done": 9}
+    for claimed in (2, 2, 7):
+        report["claimed"] = claimed
+        told.counts.reported(report)
+
+    assert told.values() == {"claimed": [7], "failed": [1]}
+    told.counts.reported(report | {"claimed": 7})
+    assert told.values() == {"claimed": [7], "failed": [1]}, "the report of another try begins at zero"
+
+
+def test_what_was_counted_waits_for_a_minute_and_no_longer(told: Told) -> None:
+    report = {"claimed": 1}
+    told.counts.reported(report)
+    told.time.now += EVERY_SEC - 1
+    told.counts.reported(report)
+    assert told.text == []
+
+    told.time.now += 1
+    told.counts.reported(report)
+    told.counts.reported(report)
+
+    assert len(told.text) == 1
+    report["claimed"] = 2
+    told.time.now += EVERY_SEC - 1
+    told.counts.reported(report)
+    assert len(told.text) == 1
+    told.counts.emit()
+    told.text.pop()
+    told.time.now += EVERY_SEC
+    told.counts.reported(report)
+    assert len(told.text) == 1, "there is nothing new"
+
+
+def test_trouble_with_metrics_is_nobodys_trouble(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:  # F83
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RecursionError
+
+    told.counts.count("done")
+    monkeypatch.setattr(metrics, "_line", fails)
+    assert told.lines() == []
+    monkeypatch.undo()
+    assert told.values() == {"done": [1]}, "it is told as soon as that goes"
+
+    silent = Counts(fails)
+    silent.count("done")
+    silent.emit()
+    silent.attempt(None)  # type: ignore[arg-type]
+    silent.reported(None)  # type: ignore[arg-type]
+
+
+def test_the_rest_is_told_at_the_end_however_that_comes(monkeypatch: pytest.MonkeyPatch) -> None:  # F84
+    text: list[str] = []
+    monkeypatch.setattr(metrics, "stdout", lambda: text.append)
+
+    for error in (ValueError, SystemExit, KeyboardInterrupt):
+        with pytest.raises(error), metrics.counting() as counts:  # noqa: PT012 - it is what is tested
+            for _ in range(10):
+                counts.count("done")
+            raise error
+    with metrics.counting() as counts:
+        counts.count("failed")
+
+    assert [{name: strict(one)[name] for name in metrics_in(strict(one))} for one in text] == [
+        *({"done": [10]} for _ in range(3)),
+        {"failed": [1]},
+    ]
+
+
+SPOIL = """
+import io, os, sys
+from tidemill import metrics
+write = metrics.stdout()
+write("é" * 70_000 + chr(10))
+sys.stdout = io.StringIO()
+write("replaced" + chr(10))
+sys.stdout = None
+write("removed" + chr(10))
+sys.__stdout__.close()
+write("closed" + chr(10))
+os.close(1)
+assert os.open("/dev/null", os.O_WRONLY) == 1
+write("taken" + chr(10))
+"""
+
+
+def test_standard_output_is_reached_whatever_a_function_did_to_it() -> None:
+    ended = ran(SPOIL)
+
+    assert ended.stdout.splitlines() == ["é" * 70_000, "replaced", "removed", "closed", "taken"]
+
+
+def test_a_process_without_standard_output_does_without() -> None:
+    ended = ran("import os; os.close(1)\nfrom tidemill import metrics\nmetrics.stdout()('x'); os.write(2, b'fine')")
+
+    assert ended.stderr == "fine"
+
+
+def ran(code: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PYTHONPATH": str(ROOT / "layers/core")}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_line_shows_nothing_of_what_was_worked_on(told: Told) -> None:  # F81
+    told.counts.attempt(
+        Settlement(task=a_claimed_task(payload={"card": "4111"}), outcome=Failed(failure=BROKE, reason="exhausted"))
+    )
+
+    assert not {"4111", "S3cr3t"} & {word for line in told.lines() for word in re.findall(r"\w+", json.dumps(line))}
