@@ -2,18 +2,37 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
+SAM_VENV := build/sam-venv
+RUNTIME_VENV := build/runtime-venv
+# What `make build` builds, and where `sam deploy` looks for it. Images of Python set PYTHON_VERSION: only an argument counts.
+ARCH ?= arm64
+PYTHON_VERSION := 3.13
+BUILD := .aws-sam/build
 ARGS ?=
 # Tests wait more than they work: for servers, processes and time.
 TEST_PROCESSES ?= 6
 FUZZ_SEC ?= 900
+# Offline, and as nobody: neither validating nor building is anything that AWS has to hear of.
+SAM = env -u AWS_PROFILE -u MAKEFLAGS -u MAKELEVEL SAM_CLI_TELEMETRY=0 __SAM_CLI_APP_DIR="$(CURDIR)/build/sam" \
+	AWS_DEFAULT_REGION=us-east-1 AWS_EC2_METADATA_DISABLED=true AWS_SHARED_CREDENTIALS_FILE=/dev/null AWS_CONFIG_FILE=/dev/null \
+	ARCH="$(ARCH)" LAMBDA_PYTHON="$(PYTHON_VERSION)" PYTHON="$(abspath $(SAM_VENV)/bin/python)" $(SAM_VENV)/bin/sam
+# This machine's processor, as Lambda calls it.
+MACHINE = $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,x86_64)
 
-.PHONY: help setup demo serve openapi test bench fuzz check format lock clean
+.PHONY: help setup demo serve openapi schemas graph test e2e bench fuzz build check format lock clean
 help:
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /  make \1\t/' | expand -t 20
 
 setup: $(READY) ## make the virtual environment (the other targets do it too)
 $(READY): requirements/venv.sh requirements/dev.txt layers/core/pyproject.toml
-	@sh requirements/venv.sh $(VENV)
+	@sh requirements/venv.sh $(VENV) requirements/dev.txt
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e layers/core
+	@touch $@
+$(SAM_VENV)/.ready: requirements/venv.sh requirements/sam.txt
+	@sh requirements/venv.sh $(SAM_VENV) requirements/sam.txt
+	@touch $@
+$(RUNTIME_VENV)/.ready: requirements/venv.sh requirements/runtime.txt
+	@sh requirements/venv.sh $(RUNTIME_VENV) requirements/runtime.txt
 	@touch $@
 
 demo: $(READY) ## 200 webhooks through MongoDB, with crashes, in a minute (ARGS=--json)
@@ -25,8 +44,22 @@ serve: $(READY) ## the HTTP API on this machine, with its documentation (PORT=80
 openapi: $(READY) ## write the OpenAPI document of the HTTP API to build/openapi.json
 	@$(PYTHON) -m demo.openapi
 
+schemas: $(READY) ## write the JSON Schemas of all events to events/schemas
+	@$(PYTHON) -m demo.schemas
+
+graph: $(READY) ## draw what the template deploys into the README
+	@$(PYTHON) -m tests.template.graph --write
+
+cost: $(READY) ## write what a deployment costs into README.md, by demo/cost.py
+	@$(PYTHON) -m demo.cost
+
 test: $(READY) ## run every test (ARGS="-k claim", TEST_PROCESSES=0 for one after the other)
 	@PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(ARGS)
+
+e2e: $(READY) $(RUNTIME_VENV)/.ready ## run the built functions in Lambda's own runtime, as they are deployed
+	@$(MAKE) --no-print-directory build BUILD=build/e2e ARCH=$(MACHINE) \
+		PYTHON_VERSION=$$($(RUNTIME_VENV)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+	@$(PYTHON) -m pytest tests/end_to_end/deployed $(ARGS)
 
 bench: $(READY) ## measure what taking tasks in and archiving them costs, in a minute or two
 	@PYTHONPATH=layers/tasks $(PYTHON) -m tests.bench.enqueue
@@ -34,6 +67,14 @@ bench: $(READY) ## measure what taking tasks in and archiving them costs, in a m
 
 fuzz: $(READY) ## send the HTTP API all kinds of requests, for FUZZ_SEC=900 seconds
 	@FUZZ_SEC="$(FUZZ_SEC)" $(PYTHON) -m pytest -rP --show-capture=stdout tests/fuzz $(ARGS)
+
+build: known-arch $(SAM_VENV)/.ready ## build what `sam deploy` deploys, on any machine (ARCH=arm64 or x86_64)
+	@$(SAM) validate --lint
+	@$(SAM) build --build-dir "$(BUILD)" --parameter-overrides "Architecture=$(ARCH)"
+	@$(SAM_VENV)/bin/python layers/check_build.py "$(BUILD)" "$(ARCH)" "$(PYTHON_VERSION)"
+.PHONY: known-arch
+known-arch:
+	@$(if $(filter arm64 x86_64,$(ARCH)),,$(error ARCH is arm64 or x86_64, not $(ARCH)))
 
 check: $(READY) ## lint, format, types, import rules
 	@$(VENV)/bin/ruff check .

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Make the virtual environment in $1 from the pinned requirements, or say in one sentence what is missing.
+# Make the virtual environment $1 from the pinned requirements $2, or say in one sentence what is missing.
 set -eu
 venv=$1
+requirements=$2
 
 fail() {
     echo "tidemill: $1" >&2
@@ -24,5 +25,6 @@ done
     fail "$python has no venv module: apt-get install $("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
 
 [ -x "$venv/bin/python" ] && is_new_enough "$venv/bin/python" || "$python" -m venv --clear "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e layers/core
+# Without --no-deps, the pip of Debian 12 looks past the pin where the same package is wanted with extras, too.
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: -r "$requirements" ||
+    fail "what $requirements names could not be installed in $venv: pip says why above. It takes wheels only, so it needs a package index and a machine that there are wheels for: Linux on x86-64 or arm64"

@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from layers.check_build import FOR_PEOPLE
+
 LAYERS = {"CoreLayer": "layers/core", "TasksLayer": "layers/tasks"}
+THIS_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+WITHOUT_WHEELS = "PYTHON=true"
+WITHOUT_BYTECODE = "COMPILERS=true"
 each_layer = pytest.mark.parametrize(("name", "folder"), LAYERS.items())
 
 
-def make(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def make(folder: Path, name: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = ["make", "--directory", str(folder), f"build-{name}", *arguments]
-    environment = {"PATH": os.environ["PATH"]}  # not what `make test` hands down, nor a person's ARCH
+    environment = {"PATH": os.environ["PATH"], **environ}  # not what `make test` hands down, nor a person's ARCH
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
@@ -83,6 +89,75 @@ def test_a_layer_is_built_for_the_processor_asked_for(
 
 
 @each_layer
+def test_a_layer_is_the_same_whoever_builds_it(root: Path, tmp_path: Path, name: str, folder: str) -> None:
+    script, record = (tmp_path / "python" / path for path in ("bin/jp.py", "jmespath-1.1.0.dist-info/RECORD"))
+    for path in (script, record):  # as pip leaves them: a path of this machine, and its hash
+        path.parent.mkdir(parents=True)
+        path.touch()
+
+    make(root / folder, name, f"ARTIFACTS_DIR={tmp_path}", WITHOUT_WHEELS, WITHOUT_BYTECODE)
+
+    assert not script.exists()
+    assert not record.exists()
+
+
+@each_layer
+def test_a_layer_is_built_for_another_python_only_where_somebody_says_so(root: Path, name: str, folder: str) -> None:
+    arguments = ("--dry-run", "ARTIFACTS_DIR=/layer")
+
+    recipe = make(root / folder, name, *arguments, LAMBDA_PYTHON="3.11").stdout
+    in_an_image_of_python = make(root / folder, name, *arguments, PYTHON_VERSION="3.11.7").stdout
+
+    assert "--python-version 3.11 " in recipe
+    assert "--python-version 3.13 " in in_an_image_of_python
+
+
+@each_layer
+def test_bytecode_is_made_by_the_python_that_will_use_it(root: Path, tmp_path: Path, name: str, folder: str) -> None:
+    compilers = f"COMPILERS=true /nowhere/python {sys.executable}"
+
+    built = make(
+        root / folder, name, f"ARTIFACTS_DIR={tmp_path}", WITHOUT_WHEELS, compilers, f"LAMBDA_PYTHON={THIS_PYTHON}"
+    )
+
+    assert built.returncode == 0, built.stderr
+    assert "without .pyc" not in built.stdout
+    sources, bytecode = (sorted(tmp_path.rglob(f"*.{suffix}")) for suffix in ("py", "pyc"))
+    assert len(bytecode) == len(sources) > 0
+    assert {path.read_bytes()[4:8] for path in bytecode} == {b"\x01\x00\x00\x00"}  # an unchecked hash
+    assert all(b"/opt/python/" in path.read_bytes() for path in bytecode)  # the path in tracebacks
+    assert not any(str(tmp_path).encode() in path.read_bytes() for path in bytecode)
+
+
+@each_layer
+def test_another_python_makes_no_bytecode(root: Path, tmp_path: Path, name: str, folder: str) -> None:
+    compilers = f"COMPILERS={sys.executable}"
+
+    built = make(root / folder, name, f"ARTIFACTS_DIR={tmp_path}", WITHOUT_WHEELS, compilers, "LAMBDA_PYTHON=3.9")
+
+    assert built.returncode == 0
+    assert "without .pyc files: with python3.9 on the PATH, or in PYTHON313" in built.stdout
+    assert list(tmp_path.rglob("*.pyc")) == []
+
+
+@each_layer
+def test_the_python_that_makes_bytecode_is_looked_for(root: Path, name: str, folder: str) -> None:
+    recipe = make(root / folder, name, "--dry-run", "ARTIFACTS_DIR=/layer", "PYTHON=p", PYTHON313="/a/python").stdout
+
+    assert "for python in p /a/python python3.13;" in recipe
+
+
+def test_a_missing_package_index_is_told_in_a_sentence(root: Path, tmp_path: Path) -> None:
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull}
+    arguments = (f"ARTIFACTS_DIR={tmp_path}", f"PYTHON={sys.executable}", WITHOUT_BYTECODE)
+
+    built = make(root / "layers/core", "CoreLayer", *arguments, PIP_RETRIES="0", PIP_NO_CACHE_DIR="1", **nowhere)
+
+    assert built.returncode != 0
+    assert "tidemill: pip could not install the layer's wheels; it needs a package index" in built.stderr
+
+
+@each_layer
 def test_an_unknown_processor_is_refused(root: Path, tmp_path: Path, name: str, folder: str) -> None:
     built = make(root / folder, name, f"ARTIFACTS_DIR={tmp_path}", "ARCH=riscv64")
 
@@ -91,16 +166,16 @@ def test_an_unknown_processor_is_refused(root: Path, tmp_path: Path, name: str, 
 
 
 def test_the_core_is_shipped_without_what_people_use(root: Path, tmp_path: Path) -> None:
-    built = make(root / "layers/core", "CoreLayer", f"ARTIFACTS_DIR={tmp_path}", "PYTHON=true")
+    built = make(root / "layers/core", "CoreLayer", f"ARTIFACTS_DIR={tmp_path}", WITHOUT_WHEELS, WITHOUT_BYTECODE)
 
     assert built.returncode == 0, built.stderr
     package = tmp_path / "python" / "tidemill"
     assert (package / "errors.py").is_file()
-    assert [path for path in package.rglob("*") if path.name in {"cli", "testing", "__pycache__"}] == []
+    assert [path for path in package.rglob("*") if path.name in {*FOR_PEOPLE, "__pycache__"}] == []
 
 
 def test_the_task_functions_are_shipped_as_a_package_of_their_own(root: Path, tmp_path: Path) -> None:
-    built = make(root / "layers/tasks", "TasksLayer", f"ARTIFACTS_DIR={tmp_path}", "PYTHON=true")
+    built = make(root / "layers/tasks", "TasksLayer", f"ARTIFACTS_DIR={tmp_path}", WITHOUT_WHEELS, WITHOUT_BYTECODE)
 
     assert built.returncode == 0, built.stderr
     shipped = {path.name for path in (tmp_path / "python" / "tasks").glob("*.py")}
