@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
+from pymongo.errors import OperationFailure
 
 from tests.builders import document
 from tests.faults import failing
 from tidemill import TidemillError, UnavailableError
-from tidemill.errors import RefusedError
-from tidemill.store import Tasks, intake, lookups, open_tasks
+from tidemill.errors import CredentialsError, RefusedError
+from tidemill.store import Tasks, intake, lookups, open_tasks, translated
 
 
 def test_what_the_database_refuses_is_told_without_what_was_to_be_written(
@@ -36,6 +37,30 @@ def test_what_the_database_refuses_is_told_without_what_was_to_be_written(
 def test_a_right_that_is_missing_is_a_refusal(mine: Tasks) -> None:
     with failing(mine, "find", errorCode=13), pytest.raises(RefusedError, match="Unauthorized"):
         lookups.get(mine, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (18, "Authentication failed."),
+        (8000, "bad auth : authentication failed"),
+        (13, "command find requires authentication"),  # the user of an open connection was dropped
+    ],
+)
+def test_whom_mongodb_does_not_know_is_told_so(code: int, words: str) -> None:
+    with pytest.raises(CredentialsError), translated():
+        raise OperationFailure(words, code)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(13, "not authorized on app to execute command { find: 1 }"), (8000, "user is not allowed to do action [auth]")],
+)
+def test_who_is_known_but_has_no_right_is_no_stranger(code: int, words: str) -> None:
+    with pytest.raises(RefusedError) as refused, translated():
+        raise OperationFailure(words, code)
+
+    assert not isinstance(refused.value, CredentialsError)
 
 
 @pytest.mark.parametrize("code", [6, 7, 24, 64, 89, 91, 112, 189, 262, 9001, 10107, 11600, 11601, 11602, 13435, 13436])

@@ -30,6 +30,7 @@ Tasks: TypeAlias = Collection[Any]
 SHORTEST_SEC = 0.05
 _BAD_VALUE = 2
 _NO_QUERY_EXECUTION_PLANS = 291
+_UNAUTHORIZED = 13
 _AUTHENTICATION_FAILED = 18
 _ATLAS = 8000
 """What Atlas refuses for a reason of its own, bad credentials among them."""
@@ -110,14 +111,15 @@ def _refusal(error: ServerSelectionTimeoutError | OperationFailure, collection: 
 
 
 def _is_about_credentials(error: ServerSelectionTimeoutError | OperationFailure) -> bool:
-    """Tell whether MongoDB refuses to know us.
+    """Tell whether MongoDB refuses to know us, or no longer knows the user of an open connection.
 
     Once it has, the driver takes the server for unknown: what is asked next waits for one in vain, and why is
     only in the text.
     """
     if isinstance(error, ServerSelectionTimeoutError):
         return "AuthenticationFailed" in str(error) or "bad auth" in str(error)
-    return error.code == _AUTHENTICATION_FAILED or (error.code == _ATLAS and "auth" in str(error))
+    words = {_AUTHENTICATION_FAILED: "", _UNAUTHORIZED: "requires authentication", _ATLAS: "bad auth"}
+    return error.code in words and words[error.code] in str(error)
 
 
 def is_missing_index(error: OperationFailure) -> bool:
