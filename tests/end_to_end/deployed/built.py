@@ -1,0 +1,190 @@
+"""What `make build` left: the template with its functions, layers, triggers and permissions, and their files."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from samtranslator.translator.transform import transform
+from samtranslator.yaml_helper import yaml_parse
+
+from tests.end_to_end.deployed import permissions
+from tests.end_to_end.deployed.intrinsics import REGION, Stack
+from tests.end_to_end.deployed.permissions import Statement
+
+_BUCKET: Final = "the-build"
+_CODE: Final = ("CodeUri", "ContentUri")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A function of the stack.
+
+    Attributes:
+        folder: What is unpacked as the task folder, within the build.
+        layers: What is unpacked below ``/opt``, one over the other, within the build.
+        timeout: Seconds.
+        memory: Megabytes.
+        role: ARN of the role it runs as.
+    """
+
+    logical: str
+    name: str
+    arn: str
+    folder: str
+    handler: str
+    layers: tuple[str, ...]
+    timeout: float
+    memory: int
+    variables: Mapping[str, str]
+    role: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asynchronous:
+    """What Lambda does with asynchronous invocations of a function: 2 retries for 6 hours where nothing is said."""
+
+    retries: int = 2
+    max_age: int = 21600
+    on_failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A schedule: what it sends to which function, and as whom."""
+
+    logical: str
+    is_enabled: bool
+    target: str
+    role: str
+    payload: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A stack, read.
+
+    Attributes:
+        functions: By logical id.
+        asynchronous: By the name of the function.
+        statements: What each role may do, by its ARN.
+        routes: The function that answers a method and a path of the HTTP API, by name.
+    """
+
+    stack: Stack
+    functions: Mapping[str, Function]
+    asynchronous: Mapping[str, Asynchronous]
+    schedules: Mapping[str, Schedule]
+    statements: Mapping[str, list[Statement]]
+    routes: Mapping[tuple[str, str], str]
+
+
+def translated(build: Path) -> dict[str, Any]:
+    """Return the built template after SAM's transform; each code's place is its folder within *build*."""
+    source = copy.deepcopy(yaml_parse((build / "template.yaml").read_text()))
+    for resource in source["Resources"].values():
+        for place in set(_CODE) & resource.get("Properties", {}).keys():
+            folder = resource["Properties"][place]
+            assert (build / folder).is_dir(), f"{folder} was not built"
+            resource["Properties"][place] = f"s3://{_BUCKET}/{folder}"
+    with mock.patch.dict(os.environ, AWS_DEFAULT_REGION=REGION):
+        template: dict[str, Any] = transform(source, {}, _NoManagedPolicies())
+    return template
+
+
+def read(template: Mapping[str, Any], parameters: Mapping[str, str], *, name: str) -> Deployment:
+    """Return what *template* would make with *parameters* as a stack called *name*."""
+    stack = Stack(template, parameters, name=name)
+    functions = _functions(stack)
+    return Deployment(
+        stack=stack,
+        functions=functions,
+        asynchronous={
+            one["FunctionName"]: Asynchronous(
+                retries=int(one["MaximumRetryAttempts"]),
+                max_age=int(one["MaximumEventAgeInSeconds"]),
+                on_failure=one.get("DestinationConfig", {}).get("OnFailure", {}).get("Destination"),
+            )
+            for one in stack.of_type("AWS::Lambda::EventInvokeConfig").values()
+        },
+        schedules=_schedules(stack),
+        statements=permissions.by_role(stack),
+        routes=_routes(stack, functions),
+    )
+
+
+def unpack(build: Path, functions: Mapping[str, Function], to: Path, *, team: Path) -> None:
+    """Lay out the code as Lambda does: ``task/FUNCTION`` and ``opt/FUNCTION``, which nobody may write to.
+
+    What is in *team* comes into the layer of the task functions, as a team's own modules do in ``layers/tasks``.
+    """
+    for function in functions.values():
+        shutil.copytree(build / function.folder, to / "task" / function.logical)
+        opt = to / "opt" / function.logical
+        for layer in function.layers:
+            shutil.copytree(build / layer, opt, dirs_exist_ok=True)
+        if (opt / "python/tasks").is_dir():
+            shutil.copytree(team, opt / "python", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in [to, *to.rglob("*")]:
+        path.chmod(path.stat().st_mode & ~0o222)
+
+
+def _functions(stack: Stack) -> dict[str, Function]:
+    folders = {
+        stack.arn(logical): layer["Content"]["S3Key"]
+        for logical, layer in stack.of_type("AWS::Lambda::LayerVersion").items()
+    }
+    return {
+        logical: Function(
+            logical=logical,
+            name=stack.name_of(logical),
+            arn=stack.arn(logical),
+            folder=one["Code"]["S3Key"],
+            handler=one["Handler"],
+            layers=tuple(folders[layer] for layer in one["Layers"]),
+            timeout=float(one["Timeout"]),
+            memory=int(one["MemorySize"]),
+            variables={name: str(value) for name, value in one["Environment"]["Variables"].items()},
+            role=one["Role"],
+        )
+        for logical, one in stack.of_type("AWS::Lambda::Function").items()
+    }
+
+
+def _schedules(stack: Stack) -> dict[str, Schedule]:
+    return {
+        logical: Schedule(
+            logical=logical,
+            is_enabled=one.get("State", "ENABLED") == "ENABLED",
+            target=one["Target"]["Arn"],
+            role=one["Target"]["RoleArn"],
+            payload=one["Target"]["Input"],
+        )
+        for logical, one in stack.of_type("AWS::Scheduler::Schedule").items()
+    }
+
+
+def _routes(stack: Stack, functions: Mapping[str, Function]) -> dict[tuple[str, str], str]:
+    """Read the HTTP API: the integrations name the functions by their ARNs."""
+    names = {one.arn: one.name for one in functions.values()}
+    [api] = stack.of_type("AWS::ApiGateway::RestApi").values()
+    routes = {}
+    for path, methods in api["Body"]["paths"].items():
+        for method, one in methods.items():
+            [name] = [name for arn, name in names.items() if arn in json.dumps(one)]
+            routes[method.upper(), path] = name
+    return routes
+
+
+class _NoManagedPolicies:
+    """Stands in for the IAM client that would list the managed policies by name."""
+
+    def load(self) -> dict[str, str]:
+        return {}
