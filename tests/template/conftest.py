@@ -1,23 +1,14 @@
-"""The template as written, and as CloudFormation sees it after SAM's transform; both without a network."""
+"""The template as written, as CloudFormation sees it after SAM's transform, and as a stack with chosen parameters."""
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
-from samtranslator.translator.transform import transform
-from samtranslator.yaml_helper import yaml_parse
 
-ROOT = Path(__file__).parents[2]
-
-
-class NoManagedPolicies:
-    """Stands in for the IAM client that would list the managed policies by name; we use none by name."""
-
-    def load(self) -> dict[str, str]:
-        return {}
+from tests.template.deployment import Deploy, deployer
+from tests.template.translating import ROOT, translated, written
 
 
 @pytest.fixture(scope="session")
@@ -28,21 +19,13 @@ def root() -> Path:
 @pytest.fixture(scope="session")
 def source() -> dict[str, Any]:
     """The template as it is written."""
-    parsed: dict[str, Any] = yaml_parse((ROOT / "template.yaml").read_text())
-    return parsed
+    return written()
 
 
 @pytest.fixture(scope="session")
 def template(source: dict[str, Any]) -> dict[str, Any]:
-    """The template after the transform, as if its code had been uploaded."""
-    uploaded = copy.deepcopy(source)
-    for resource in uploaded["Resources"].values():
-        for location in {"CodeUri", "ContentUri"} & resource.get("Properties", {}).keys():
-            resource["Properties"][location] = "s3://a-bucket-of-code/archive.zip"
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-        translated: dict[str, Any] = transform(uploaded, {}, NoManagedPolicies())
-    return translated
+    """The template after the transform."""
+    return translated(source)
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +38,8 @@ def parameters(template: dict[str, Any]) -> dict[str, Any]:
 def resources(template: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = template["Resources"]
     return found
+
+
+@pytest.fixture(scope="session")
+def deploy(template: dict[str, Any]) -> Deploy:
+    return deployer(template)

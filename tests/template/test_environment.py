@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tasks.deliver_webhook import Sender
-from tidemill import Backoff, RetryPolicy
+from tidemill import metrics
 from tidemill.settings import Settings, from_environment
 
 FUNCTIONS = ["EnqueueFunction", "ExecuteFunction", "ReclaimFunction", "ArchiveFunction", "OperateFunction"]
@@ -86,17 +86,14 @@ def test_a_function_is_told_what_was_chosen(template: dict[str, Any]) -> None:
         MongoDatabase="app",
         Concurrency=4,
         MaxExecutors=2,
-        DefaultTask="legacy",
         RetentionDays=30,
         DeadLetterRetentionDays=365,
-        RetryPolicy='{"strategy":"linear","base_sec":60,"max_retries":4}',
     )
     settings = from_environment(environment)
 
-    assert (settings.database, settings.concurrency, settings.adopt_as) == ("app", 4, "legacy")
+    assert (settings.database, settings.concurrency) == ("app", 4)
     assert settings.max_executors == 2
     assert (settings.retention.tasks.days, settings.retention.dead_letters.days) == (30, 365)
-    assert settings.retry == RetryPolicy(max_retries=4, backoff=Backoff(strategy="linear", base_sec=60))
 
 
 def test_these_are_all_timeouts_that_can_be_chosen(template: dict[str, Any]) -> None:
@@ -124,6 +121,19 @@ def test_only_enqueue_is_told_whom_to_wake(template: dict[str, Any]) -> None:
 def test_log_lines_carry_the_name_of_the_stack(template: dict[str, Any], name: str) -> None:
     assert variables(template, name)["POWERTOOLS_SERVICE_NAME"] == {"Ref": "AWS::StackName"}
     assert variables(template, name)["POWERTOOLS_LOG_LEVEL"] == "INFO"
+
+
+@each_function
+def test_what_is_rarely_chosen_is_a_variable_to_be_edited(template: dict[str, Any], name: str) -> None:
+    environment = variables(template, name)
+
+    assert (environment["RETRY_POLICY"], environment["DEFAULT_TASK"]) == ("default", "")
+    assert {"RetryPolicy", "DefaultTask"}.isdisjoint(template["Parameters"])
+
+
+@each_function
+def test_metrics_are_of_the_stack_in_one_namespace(template: dict[str, Any], name: str) -> None:
+    assert variables(template, name)["POWERTOOLS_METRICS_NAMESPACE"] == metrics.NAMESPACE
 
 
 @each_function

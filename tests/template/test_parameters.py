@@ -7,18 +7,35 @@ from typing import Any
 
 import pytest
 
-from tidemill import PRESETS
-from tidemill.requests import NAME_PATTERN
-
 SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:"  # an address, nothing secret
+
+
+NAMES = [
+    "MongoSecretArn",
+    "MongoSecretKeyArn",
+    "MongoDatabase",
+    "SubnetIds",
+    "SecurityGroupIds",
+    "ExecuteSchedule",
+    "ExecuteTimeout",
+    "MaxExecutors",
+    "Concurrency",
+    "RetentionDays",
+    "DeadLetterRetentionDays",
+    "LogRetentionDays",
+    "AlarmTarget",
+    "Dashboard",
+    "Architecture",
+]
 
 
 def accepts(parameter: dict[str, Any], value: str) -> bool:
     return re.fullmatch(parameter["AllowedPattern"], value) is not None
 
 
-def test_there_are_at_most_fifteen(parameters: dict[str, Any]) -> None:
-    assert len(parameters) <= 15
+def test_these_are_all_and_at_most_fifteen(parameters: dict[str, Any]) -> None:
+    assert parameters.keys() == set(NAMES)
+    assert len(NAMES) <= 15
 
 
 def test_each_says_what_it_is(parameters: dict[str, Any]) -> None:
@@ -50,10 +67,12 @@ def test_each_default_is_allowed(parameters: dict[str, Any]) -> None:
             assert accepts(parameter, default)
 
 
-def test_each_is_in_a_group(template: dict[str, Any], parameters: dict[str, Any]) -> None:
-    groups = template["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
+def test_each_is_in_a_group_in_the_order_a_guided_deployment_asks(source: dict[str, Any]) -> None:
+    groups = source["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
 
-    assert sorted(name for group in groups for name in group["Parameters"]) == sorted(parameters)
+    assert list(source["Parameters"]) == NAMES
+    assert [name for group in groups for name in group["Parameters"]] == NAMES
+    assert all(group["Label"]["default"] for group in groups)
 
 
 def test_there_is_at_least_one_executor_and_five_are_usual(parameters: dict[str, Any]) -> None:
@@ -96,22 +115,36 @@ def test_a_database_may_be_the_applications(parameters: dict[str, Any], value: s
     assert accepts(parameters["MongoDatabase"], value)
 
 
-@pytest.mark.parametrize("value", ["noop", "deliver_webhook", "a.b-c", "_x", "x" * 100])
-def test_a_default_task_is_named_as_any_task(parameters: dict[str, Any], value: str) -> None:
-    assert re.fullmatch(NAME_PATTERN, value)
-    assert accepts(parameters["DefaultTask"], value)
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "team@example.org",
+        "first.last+alarms@mail.example.co.uk",
+        "arn:aws:sns:eu-central-1:123456789012:on-call",
+        "arn:aws-cn:sns:cn-north-1:123456789012:On_call-7",
+    ],
+)
+def test_alarms_go_to_a_mailbox_to_a_topic_or_to_nobody(parameters: dict[str, Any], value: str) -> None:
+    assert accepts(parameters["AlarmTarget"], value)
 
 
-@pytest.mark.parametrize("value", ["1x", "-x", "a b", "a/b", "$x", "x" * 101])
-def test_a_default_task_that_could_not_be_registered_is_refused(parameters: dict[str, Any], value: str) -> None:
-    assert not re.fullmatch(NAME_PATTERN, value)
-    assert not accepts(parameters["DefaultTask"], value)
-
-
-def test_the_deployments_retry_policy_is_any_preset_or_json(parameters: dict[str, Any]) -> None:
-    parameter = parameters["RetryPolicy"]
-
-    assert [name for name in PRESETS if not accepts(parameter, name)] == []
-    assert [name for name in PRESETS if name not in parameter["ConstraintDescription"]] == []
-    assert accepts(parameter, '{"strategy":"linear","base_sec":60,"max_retries":4}')
-    assert [text for text in ("", "defaults", "5", "linear", "{}x") if accepts(parameter, text)] == []
+@pytest.mark.parametrize(
+    "value",
+    [
+        "team",
+        "team@example",
+        "@example.org",
+        "a team@example.org",
+        "team@example.org,other@example.org",
+        "mailto:team@example.org",
+        "team@example.org:",
+        "https://example.org/hook",
+        "arn:aws:sns:eu-central-1:123456789012:on-call.fifo",
+        "arn:aws:sns:eu-central-1:123456789012:on-call:2bcf",
+        "arn:aws:sqs:eu-central-1:123456789012:on-call",
+        "arn:aws:lambda:eu-central-1:123456789012:function:on-call",
+    ],
+)
+def test_alarms_go_nowhere_else(parameters: dict[str, Any], value: str) -> None:
+    assert not accepts(parameters["AlarmTarget"], value)

@@ -7,8 +7,27 @@ from typing import Any
 
 import pytest
 
-SECRET_READERS = ["EnqueueFunction", "ExecuteFunction", "ReclaimFunction", "ArchiveFunction", "OperateFunction"]
+LAMBDA = "lambda:InvokeFunction"
 DEAD_LETTERS = {"Fn::Sub": "${ArchiveBucket.Arn}/dlq/*"}
+EXECUTOR = {"Fn::GetAtt": ["ExecuteFunction", "Arn"]}
+SECRET = ("secretsmanager:GetSecretValue", {"Ref": "MongoSecretArn"})
+KEY = ("kms:Decrypt", {"Ref": "MongoSecretKeyArn"})
+SUMMON = (LAMBDA, EXECUTOR)
+EXPORT = ("s3:PutObject", DEAD_LETTERS)
+ALLOWED: dict[str, list[tuple[str, object]]] = {
+    "EnqueueFunctionRole": [SECRET, KEY, SUMMON, ("sqs:SendMessage", {"Fn::GetAtt": ["EnqueueFailures", "Arn"]})],
+    "ExecuteFunctionRole": [SECRET, KEY, SUMMON, (LAMBDA, {"Fn::GetAtt": ["ReclaimFunction", "Arn"]})],
+    "ReclaimFunctionRole": [SECRET, KEY, SUMMON],
+    "ArchiveFunctionRole": [SECRET, KEY, EXPORT],
+    "OperateFunctionRole": [SECRET, KEY, EXPORT],
+    "ExecuteFunctionTickRole": [SUMMON],
+    "ReclaimFunctionTickRole": [(LAMBDA, {"Fn::GetAtt": ["ReclaimFunction", "Arn"]})],
+    "ArchiveFunctionTickRole": [(LAMBDA, {"Fn::GetAtt": ["ArchiveFunction", "Arn"]})],
+    "EnqueueFunctionRecurringExampleRole": [(LAMBDA, {"Fn::GetAtt": ["EnqueueFunction", "Arn"]})],
+}
+FUNCTIONS = ["EnqueueFunction", "ExecuteFunction", "ReclaimFunction", "ArchiveFunction", "OperateFunction"]
+BASIC = {"Fn::Sub": "arn:${AWS::Partition}:iam::aws:policy/service-role/AWSLambdaBasicExecutionRole"}
+IN_VPC = {"Fn::Sub": "arn:${AWS::Partition}:iam::aws:policy/service-role/AWSLambdaVPCAccessExecutionRole"}
 NAMES = {
     "FunctionName",
     "RoleName",
@@ -19,6 +38,10 @@ NAMES = {
     "GroupName",
     "LayerName",
     "Name",
+    "AlarmName",
+    "TopicName",
+    "DashboardName",
+    "BucketName",
 }
 
 
@@ -72,7 +95,9 @@ def test_no_statement_holds_for_everything(resources: dict[str, Any]) -> None:
 
 
 def test_every_statement_allows_and_names_what(resources: dict[str, Any]) -> None:
-    assert all(s.keys() == {"Effect", "Action", "Resource"} for _, s in statements(resources))
+    keys = {(*sorted(statement.keys() - {"Condition"}), statement["Effect"]) for _, statement in statements(resources)}
+
+    assert keys == {("Action", "Effect", "Resource", "Allow")}
 
 
 def test_a_role_is_for_one_service(resources: dict[str, Any]) -> None:
@@ -83,37 +108,39 @@ def test_a_role_is_for_one_service(resources: dict[str, Any]) -> None:
     assert {s["Principal"]["Service"][0] for [s] in trusted} == {"lambda.amazonaws.com", "scheduler.amazonaws.com"}
 
 
-def test_the_only_managed_policy_is_the_one_for_logs(resources: dict[str, Any]) -> None:
-    roles = [r["Properties"] for r in resources.values() if r["Type"] == "AWS::IAM::Role"]
-    managed = {arn.rpartition("/")[2] for role in roles for arn in role.get("ManagedPolicyArns", [])}
+def test_the_only_managed_policies_are_those_for_logs_and_of_functions_in_a_network(resources: dict[str, Any]) -> None:
+    roles = {name: r["Properties"] for name, r in resources.items() if r["Type"] == "AWS::IAM::Role"}
+    managed = {name: role["ManagedPolicyArns"] for name, role in roles.items() if role.get("ManagedPolicyArns")}
 
-    assert managed == {"AWSLambdaBasicExecutionRole"}
+    assert managed == {
+        f"{name}Role": [BASIC, {"Fn::If": ["HasNetwork", IN_VPC, {"Ref": "AWS::NoValue"}]}] for name in FUNCTIONS
+    }
 
 
-@pytest.mark.parametrize("name", SECRET_READERS)
-def test_a_function_reads_the_one_secret(resources: dict[str, Any], name: str) -> None:
-    [statement] = [
-        statement
-        for role, statement in statements(resources)
-        if role == f"{name}Role" and "secretsmanager:GetSecretValue" in statement["Action"]
-    ]
+def test_these_are_all_roles_there_are(resources: dict[str, Any]) -> None:
+    assert {name for name, r in resources.items() if r["Type"] == "AWS::IAM::Role"} == ALLOWED.keys()
 
-    assert statement["Action"] == ["secretsmanager:GetSecretValue"]
-    assert statement["Resource"] == {"Fn::Sub": ["${secretArn}", {"secretArn": {"Ref": "MongoSecretArn"}}]}
+
+@pytest.mark.parametrize("role", ALLOWED)
+def test_a_role_may_do_exactly_what_its_work_takes(resources: dict[str, Any], role: str) -> None:
+    mine = [statement for name, statement in statements(resources) if name == role]
+    allowed = [(action, statement["Resource"]) for statement in mine for action in actions(statement)]
+
+    assert sorted(allowed, key=str) == sorted(ALLOWED[role], key=str)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_has_the_role_that_is_named_after_it(resources: dict[str, Any], name: str) -> None:
+    assert resources[name]["Properties"]["Role"] == {"Fn::GetAtt": [f"{name}Role", "Arn"]}
 
 
 def test_these_are_all_who_may_start_an_executor(resources: dict[str, Any]) -> None:
-    executor = {"Fn::GetAtt": ["ExecuteFunction", "Arn"]}
-
-    assert sorted(role for role, statement in statements(resources) if statement["Resource"] == executor) == [
+    assert sorted(role for role, statement in statements(resources) if statement["Resource"] == EXECUTOR) == [
         "EnqueueFunctionRole",
         "ExecuteFunctionRole",
         "ExecuteFunctionTickRole",
         "ReclaimFunctionRole",
     ]
-    assert {tuple(actions(s)) for _, s in statements(resources) if s["Resource"] == executor} == {
-        ("lambda:InvokeFunction",)
-    }
 
 
 def test_no_resource_lets_others_start_an_executor(resources: dict[str, Any]) -> None:
@@ -122,25 +149,14 @@ def test_no_resource_lets_others_start_an_executor(resources: dict[str, Any]) ->
     assert {name["Ref"] for name in invoked} == {"EnqueueFunction"}
 
 
-@pytest.mark.parametrize("name", SECRET_READERS)
-def test_a_function_may_do_no_more_than_its_work_takes(resources: dict[str, Any], name: str) -> None:
-    allowed = {action for role, s in statements(resources) if role == f"{name}Role" for action in actions(s)}
+def test_these_are_all_policies_that_resources_have(resources: dict[str, Any]) -> None:
+    found = {r["Type"] for r in resources.values() if r["Type"].endswith(("Policy", "Permission"))}
 
-    assert allowed - {"secretsmanager:GetSecretValue"} == {
-        "EnqueueFunction": {"lambda:InvokeFunction", "sqs:SendMessage"},
-        "ExecuteFunction": {"lambda:InvokeFunction"},
-        "ReclaimFunction": {"lambda:InvokeFunction"},
-        "ArchiveFunction": {"s3:PutObject"},
-        "OperateFunction": {"s3:PutObject"},
-    }.get(name)
-
-
-def test_nobody_may_write_more_than_dead_letters_or_read_them(resources: dict[str, Any]) -> None:
-    found = [(role, actions(s), s["Resource"]) for role, s in statements(resources) if "s3:" in str(s["Action"])]
-
-    assert sorted(found, key=str) == [
-        (f"{name}Role", ["s3:PutObject"], DEAD_LETTERS) for name in ("ArchiveFunction", "OperateFunction")
-    ]
+    assert found - {"AWS::IAM::Policy"} == {
+        "AWS::S3::BucketPolicy",
+        "AWS::SNS::TopicPolicy",
+        "AWS::Lambda::Permission",
+    }
 
 
 def test_the_archive_is_private_encrypted_over_tls_only_and_outlives_its_stack(resources: dict[str, Any]) -> None:
@@ -152,8 +168,16 @@ def test_the_archive_is_private_encrypted_over_tls_only_and_outlives_its_stack(r
     assert set(bucket["Properties"]["PublicAccessBlockConfiguration"].values()) == {True}
     assert bucket["Properties"]["VersioningConfiguration"] == {"Status": "Enabled"}
     assert "ServerSideEncryptionConfiguration" in bucket["Properties"]["BucketEncryption"]
+    assert bucket["Properties"]["OwnershipControls"] == {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}
     assert (statement["Effect"], statement["Principal"], statement["Action"]) == ("Deny", "*", "s3:*")
     assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+
+
+def test_no_current_object_of_the_archive_ends_or_moves(resources: dict[str, Any]) -> None:
+    [rule] = resources["ArchiveBucket"]["Properties"]["LifecycleConfiguration"]["Rules"]
+
+    assert rule.keys() == {"Id", "Status", "NoncurrentVersionExpiration", "AbortIncompleteMultipartUpload"}
+    assert rule["Status"] == "Enabled"
 
 
 def test_a_role_does_not_name_the_function_it_is_of_nor_one_that_waits_for_it(resources: dict[str, Any]) -> None:

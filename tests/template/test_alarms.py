@@ -1,0 +1,332 @@
+"""Eight alarms: what makes each of them ring, what keeps it silent, and whom they tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pytest
+
+from tests.end_to_end.deployed.intrinsics import ACCOUNT, REGION, Stack
+from tests.template.deployment import Deploy
+from tidemill.cli import main
+from tidemill.store import gauges
+
+TOPIC: Final = f"arn:aws:sns:{REGION}:{ACCOUNT}:on-call"
+MAILBOX: Final = "team@example.org"
+DAY: Final = 86400
+MISSING: Final = {
+    "RetryRateAlarm": "notBreaching",
+    "RetriesExhaustedAlarm": "notBreaching",
+    "RetryLatencyAlarm": "notBreaching",
+    "OldestDueAlarm": "ignore",
+    "ErrorsAlarm": "notBreaching",
+    "DeadLettersAlarm": "notBreaching",
+    "HeartbeatAlarm": "breaching",
+    "EnqueueFailuresAlarm": "notBreaching",
+}
+"""What each makes of periods without data: nothing happened, nothing is known, or nobody is alive."""
+
+QUIET: Final[Mapping[str, int | None]] = {
+    "enqueue": None, "execute": 0, "reclaim": 0, "archive": 0, "operate": None, "recycled": None
+}  # fmt: skip
+NEITHER: Final[Mapping[str, int | None]] = {"exports": None, "failed": None}
+FULL: Final = gauges.MANY
+each_alarm = pytest.mark.parametrize("name", MISSING)
+
+
+class Gauge(float):
+    """A value of a gauge, which knows the one before it."""
+
+    before: float
+
+    def __new__(cls, value: float, *, before: float) -> Gauge:
+        made = super().__new__(cls, value)
+        made.before = before
+        return made
+
+
+FUNCTIONS: Final[Mapping[str, Callable[..., float]]] = {
+    "IF": lambda condition, then, otherwise: then if condition else otherwise,
+    "FILL": lambda value, filling: filling if value is None else value,
+    "DIFF": lambda gauge: gauge - gauge.before,
+}
+"""CloudWatch's, for one period."""
+
+
+def alarms(stack: Stack) -> dict[str, dict[str, Any]]:
+    return stack.of_type("AWS::CloudWatch::Alarm")
+
+
+def queries(alarm: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return the one expression that an alarm looks at, and the metrics that it is made of, by id."""
+    [expression] = [query for query in alarm["Metrics"] if "Expression" in query]
+    return expression, {query["Id"]: query["MetricStat"] for query in alarm["Metrics"] if "MetricStat" in query}
+
+
+def rings(alarm: Mapping[str, Any], **metrics: float | None) -> bool:
+    """Tell whether a period with these values counts against the alarm's threshold."""
+    expression, watched = queries(alarm)
+    assert metrics.keys() == watched.keys()
+    value = eval(expression["Expression"], {"__builtins__": {}}, {**FUNCTIONS, **metrics})
+    assert alarm["ComparisonOperator"] == "GreaterThanThreshold"
+    return bool(value > alarm["Threshold"])
+
+
+def statistics(alarm: Mapping[str, Any]) -> dict[str, str]:
+    """Return the metrics an alarm watches, each with what is made of its values."""
+    if "Metrics" not in alarm:
+        return {alarm["MetricName"]: alarm.get("Statistic") or alarm["ExtendedStatistic"]}
+    return {watched["Metric"]["MetricName"]: watched["Stat"] for watched in queries(alarm)[1].values()}
+
+
+def test_these_are_all_alarms_there_are(deploy: Deploy) -> None:
+    assert alarms(deploy()).keys() == MISSING.keys()
+
+
+@each_alarm
+def test_an_alarm_knows_what_no_data_means(deploy: Deploy, name: str) -> None:
+    assert alarms(deploy())[name]["TreatMissingData"] == MISSING[name]
+
+
+@each_alarm
+def test_an_alarm_says_what_it_means_and_what_to_do_first(deploy: Deploy, name: str) -> None:
+    meaning, _, first = alarms(deploy())[name]["AlarmDescription"].partition(" First: ")
+
+    assert meaning.endswith(".")
+    assert first.endswith(".")
+    assert len(meaning) + len(first) < 1000  # 1024 is what CloudWatch takes
+
+
+@each_alarm
+def test_an_alarm_can_be_made(deploy: Deploy, name: str) -> None:
+    alarm = alarms(deploy())[name]
+    watched = list(queries(alarm)[1].values()) if "Metrics" in alarm else [alarm]
+    [period] = {one["Period"] for one in watched}
+
+    assert len(watched) <= 10
+    assert period % 60 == 0
+    assert period * alarm["EvaluationPeriods"] <= DAY
+    assert 1 <= alarm["DatapointsToAlarm"] <= alarm["EvaluationPeriods"]
+
+
+@pytest.mark.parametrize("name", ["RetryRateAlarm", "ErrorsAlarm", "DeadLettersAlarm"])
+def test_an_expression_is_made_of_the_metrics_beside_it_and_alone_is_looked_at(deploy: Deploy, name: str) -> None:
+    alarm = alarms(deploy())[name]
+    expression, watched = queries(alarm)
+
+    assert set(re.findall(r"\b[a-z]\w*", expression["Expression"])) == watched.keys()
+    assert [query["Id"] for query in alarm["Metrics"] if query.get("ReturnData", True)] == [expression["Id"]]
+    assert {"Namespace", "MetricName", "Dimensions", "Period"}.isdisjoint(alarm)
+
+
+@each_alarm
+def test_an_alarm_watches_this_stack_only(deploy: Deploy, name: str) -> None:
+    stack = deploy(name="orders")
+    alarm = alarms(stack)[name]
+    metrics = [one["Metric"] for one in queries(alarm)[1].values()] if "Metrics" in alarm else [alarm]
+
+    for metric in metrics:
+        [dimension] = metric["Dimensions"]
+        if metric["Namespace"] == "Tidemill":
+            assert dimension == {"Name": "service", "Value": "orders"}
+        else:
+            assert dimension["Value"].startswith("orders-")
+
+
+def test_the_rate_of_retries_is_of_claims_in_the_same_five_minutes(deploy: Deploy) -> None:
+    alarm = alarms(deploy())["RetryRateAlarm"]
+
+    assert statistics(alarm) == {"claimed": "Sum", "retries_total": "Sum"}
+    assert {one["Period"] for one in queries(alarm)[1].values()} == {300}
+
+
+@pytest.mark.parametrize(("claimed", "retries"), [(20, 3), (1000, 101)])
+def test_more_than_a_tenth_of_the_claims_is_too_many_retries(deploy: Deploy, claimed: int, retries: int) -> None:
+    assert rings(alarms(deploy())["RetryRateAlarm"], claimed=claimed, retries=retries)
+
+
+@pytest.mark.parametrize(("claimed", "retries"), [(19, 19), (20, 2), (1000, 100), (1000, None)])
+def test_a_tenth_is_not_nor_is_any_number_of_fewer_than_twenty(
+    deploy: Deploy, claimed: int, retries: int | None
+) -> None:
+    assert not rings(alarms(deploy())["RetryRateAlarm"], claimed=claimed, retries=retries)
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        {"enqueue": 1},
+        {"execute": 1},
+        {"execute": 1, "recycled": None},
+        {"execute": 2, "recycled": 1},
+        {"reclaim": 1},
+        {"archive": 1},
+        {"operate": 1},
+    ],
+)
+def test_an_error_of_any_function_rings(deploy: Deploy, counted: dict[str, int | None]) -> None:
+    assert rings(alarms(deploy())["ErrorsAlarm"], **{**QUIET, **counted})
+
+
+@pytest.mark.parametrize("counted", [{}, {"execute": 1, "recycled": 1}, {"recycled": 1}])
+def test_an_executor_that_ends_itself_is_no_error(deploy: Deploy, counted: dict[str, int]) -> None:
+    assert not rings(alarms(deploy())["ErrorsAlarm"], **{**QUIET, **counted})
+
+
+def test_the_errors_are_those_of_all_five_functions(deploy: Deploy) -> None:
+    stack = deploy()
+    _, watched = queries(alarms(stack)["ErrorsAlarm"])
+    recycled = watched.pop("recycled")["Metric"]
+
+    assert (recycled["Namespace"], recycled["MetricName"]) == ("Tidemill", "recycled")
+    assert {one["Metric"]["Dimensions"][0]["Value"] for one in watched.values()} == {
+        stack.name_of(name) for name in stack.of_type("AWS::Lambda::Function")
+    }
+    assert {(one["Metric"]["Namespace"], one["Metric"]["MetricName"]) for one in watched.values()} == {
+        ("AWS/Lambda", "Errors")
+    }
+
+
+def test_dead_letters_are_watched_by_number_and_by_what_cannot_be_exported(deploy: Deploy) -> None:
+    alarm = alarms(deploy())["DeadLettersAlarm"]
+
+    assert statistics(alarm) == {"failed_exports": "Sum", "dead_letters": "Maximum", "failed": "Sum"}
+
+
+@pytest.mark.parametrize(
+    ("letters", "counted"),
+    [
+        (Gauge(10, before=9), {}),
+        (Gauge(9, before=9), {"exports": 1}),
+        (Gauge(4, before=9), {"exports": 1}),
+        (Gauge(FULL, before=FULL), {"failed": 1}),
+    ],
+)
+def test_dead_letters_that_grow_or_cannot_be_exported_ring(
+    deploy: Deploy, letters: Gauge, counted: dict[str, int]
+) -> None:
+    assert rings(alarms(deploy())["DeadLettersAlarm"], letters=letters, **{**NEITHER, **counted})
+
+
+@pytest.mark.parametrize(
+    ("letters", "counted"),
+    [
+        (Gauge(0, before=0), {}),
+        (Gauge(9, before=9), {}),
+        (Gauge(4, before=9), {}),
+        (Gauge(9, before=9), {"failed": 1}),  # not moved yet
+        (Gauge(FULL, before=FULL), {}),
+    ],
+)
+def test_dead_letters_that_are_there_do_not_ring(deploy: Deploy, letters: Gauge, counted: dict[str, int]) -> None:
+    assert not rings(alarms(deploy())["DeadLettersAlarm"], letters=letters, **{**NEITHER, **counted})
+
+
+@pytest.mark.parametrize(
+    ("name", "watched", "threshold"),
+    [
+        ("RetriesExhaustedAlarm", {"retry_exhausted_total": "Sum"}, ("GreaterThanThreshold", 0)),
+        ("EnqueueFailuresAlarm", {"ApproximateNumberOfMessagesVisible": "Maximum"}, ("GreaterThanThreshold", 0)),
+        ("HeartbeatAlarm", {"oldest_due_age_seconds": "SampleCount"}, ("LessThanThreshold", 1)),
+    ],
+)
+def test_one_is_too_many_or_none_too_few(
+    deploy: Deploy, name: str, watched: dict[str, str], threshold: tuple[str, int]
+) -> None:
+    alarm = alarms(deploy())[name]
+
+    assert statistics(alarm) == watched
+    assert (alarm["ComparisonOperator"], alarm["Threshold"]) == threshold
+
+
+def test_five_minutes_without_a_run_of_reclaim_are_too_many(deploy: Deploy, resources: dict[str, Any]) -> None:
+    alarm = alarms(deploy())["HeartbeatAlarm"]
+
+    assert resources["ReclaimFunctionTick"]["Properties"]["ScheduleExpression"] == "rate(1 minute)"
+    assert (alarm["Period"], alarm["EvaluationPeriods"], alarm["DatapointsToAlarm"]) == (60, 5, 5)
+
+
+def test_the_queue_that_is_watched_is_where_enqueue_leaves_its_failures(deploy: Deploy) -> None:
+    alarm = alarms(deploy())["EnqueueFailuresAlarm"]
+
+    assert alarm["Namespace"] == "AWS/SQS"
+    assert alarm["Dimensions"][0]["Name"] == "QueueName"
+    assert "EnqueueFailures" in alarm["Dimensions"][0]["Value"]
+
+
+@pytest.mark.parametrize("name", ["RetryLatencyAlarm", "OldestDueAlarm"])
+@pytest.mark.parametrize("timeout", [90, 120, 180, 300, 600, 900])
+def test_late_is_twice_what_full_executors_and_the_tick_after_them_may_take(
+    deploy: Deploy, name: str, timeout: int
+) -> None:
+    assert alarms(deploy(ExecuteTimeout=timeout))[name]["Threshold"] == max(300, 2 * (timeout + 60))
+
+
+@pytest.mark.parametrize("name", ["RetryLatencyAlarm", "OldestDueAlarm"])
+def test_a_slower_schedule_may_be_later(deploy: Deploy, name: str) -> None:
+    assert alarms(deploy(ExecuteSchedule="rate(1 hour)"))[name]["Threshold"] == 2 * 3600
+
+
+def test_nobody_is_told_where_nobody_is_named(deploy: Deploy) -> None:
+    stack = deploy()
+
+    assert [name for name, alarm in alarms(stack).items() if {"AlarmActions", "OKActions"} & alarm.keys()] == []
+    assert stack.of_type("AWS::SNS::Topic") | stack.of_type("AWS::SNS::TopicPolicy") == {}
+
+
+@each_alarm
+def test_a_given_topic_is_told_when_it_begins_and_when_it_is_over(deploy: Deploy, name: str) -> None:
+    stack = deploy(AlarmTarget=TOPIC)
+    alarm = alarms(stack)[name]
+
+    assert (alarm["AlarmActions"], alarm["OKActions"]) == ([TOPIC], [TOPIC])
+    assert stack.of_type("AWS::SNS::Topic") | stack.of_type("AWS::SNS::TopicPolicy") == {}
+
+
+@each_alarm
+def test_a_mailbox_is_told_through_a_topic_that_is_made_for_it(deploy: Deploy, name: str) -> None:
+    stack = deploy(AlarmTarget=MAILBOX)
+    alarm = alarms(stack)[name]
+
+    assert stack.of_type("AWS::SNS::Topic") == {
+        "AlarmTopic": {"Subscription": [{"Protocol": "email", "Endpoint": MAILBOX}]}  # no key: see the template
+    }
+    assert (alarm["AlarmActions"], alarm["OKActions"]) == ([stack.arn("AlarmTopic")], [stack.arn("AlarmTopic")])
+
+
+def test_only_alarms_of_the_stack_may_publish_to_the_topic_made(deploy: Deploy) -> None:
+    stack = deploy(AlarmTarget=MAILBOX, name="orders")
+    policy = stack.of_type("AWS::SNS::TopicPolicy")["AlarmTopicPolicy"]
+
+    assert policy["Topics"] == [stack.arn("AlarmTopic")]
+    assert policy["PolicyDocument"]["Statement"] == [
+        {
+            "Sid": "OnlyAlarmsOfThisStack",
+            "Effect": "Allow",
+            "Principal": {"Service": "cloudwatch.amazonaws.com"},
+            "Action": "sns:Publish",
+            "Resource": stack.arn("AlarmTopic"),
+            "Condition": {
+                "StringEquals": {"aws:SourceAccount": ACCOUNT},
+                "ArnLike": {"aws:SourceArn": f"arn:aws:cloudwatch:{REGION}:{ACCOUNT}:alarm:orders-*"},
+            },
+        }
+    ]
+
+
+def test_an_empty_target_is_not_split(template: dict[str, Any]) -> None:
+    """Nobody promises that an empty text can be: the one in the condition has a colon at least."""
+    assert template["Conditions"]["TellsTopic"] == {
+        "Fn::Equals": [{"Fn::Select": [0, {"Fn::Split": [":", {"Fn::Sub": "${AlarmTarget}:"}]}]}, "arn"]
+    }
+
+
+@each_alarm
+def test_a_command_that_an_alarm_advises_exists(deploy: Deploy, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    description = alarms(deploy())[name]["AlarmDescription"]
+
+    for command in re.findall(r"tidemill (ops [a-z]+ ?[a-z]*|dlq [a-z]+)", description):
+        assert main([*command.split(), "--help"]) == 0, command
+    capsys.readouterr()
