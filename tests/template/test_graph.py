@@ -1,0 +1,128 @@
+"""The graph in the README: whole, readable, and of this template."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.template.graph import BEGIN, END, README, graph, placed
+from tests.template.wiring import FUNCTIONS, HAND, HTTP, LOGS, OFF, edges, functions, named
+
+NODE = re.compile(r'^ +(\w+)(?:\["|\(\["|\[\("|\[\[")([^"]+)"')
+ARROW = re.compile(r'^ +(\w+) (?:-->|-\.->)(?:\|"[^"|]+"\|)? (\w+)$')
+
+
+def test_the_readme_has_it_as_the_template_is(template: dict[str, Any]) -> None:
+    readme = README.read_text(encoding="utf-8")
+
+    assert placed(readme, graph(template)) == readme, "make graph"
+
+
+def test_every_arrow_leads_from_a_node_to_a_node(template: dict[str, Any]) -> None:
+    lines = graph(template).splitlines()
+    nodes = {found[1] for line in lines if (found := NODE.match(line))} | {FUNCTIONS}
+    ends = {end for line in lines if (found := ARROW.match(line)) for end in found.groups()}
+
+    assert [line for line in lines[2:-1] if not (NODE.match(line) or ARROW.match(line))] == [
+        f"    subgraph {FUNCTIONS} [Functions]",
+        "    end",
+    ]
+    assert ends == nodes
+
+
+def test_it_is_small_enough_to_be_read(template: dict[str, Any]) -> None:
+    assert len(edges(template)) < 40
+
+
+def test_it_has_everything_that_starts_a_function(template: dict[str, Any]) -> None:
+    drawn = edges(template)
+    starting = {edge.source for edge in drawn if edge.target in functions(template)}
+
+    assert starting >= {HTTP, HAND}
+    assert {edge.target for edge in drawn} >= functions(template).keys()
+    assert [edge.target for edge in drawn if edge.source == HAND] == ["OperateFunction"]
+    schedules = {
+        edge.source: edge.label for edge in drawn if edge.source in named(template, "AWS::Scheduler::Schedule")
+    }
+    assert {name for name, label in schedules.items() if label} == {"EnqueueFunctionRecurringExample"}
+    assert schedules["EnqueueFunctionRecurringExample"] == OFF
+    [routes] = [edge.label.split("<br/>") for edge in drawn if edge.source == HTTP]
+    assert sorted(routes) == ["DELETE /tasks/{id}", "GET /tasks/{id}", "POST /tasks", "POST /tasks/batch"]
+
+
+def test_it_has_every_action_and_every_policy_there_is(template: dict[str, Any]) -> None:
+    drawn = edges(template)
+    roles, policies = named(template, "AWS::IAM::Role"), named(template, "AWS::IAM::Policy")
+    written = json.dumps([*(role.get("Policies") for role in roles.values()), *policies.values()])
+    said = re.findall(r'"Action": (?:"[^"]+"|\[[^]]+\])', written)
+    actions = {action for one in said for action in one.split('"')[3::2]}
+    managed = set(re.findall(r":iam::aws:policy/[\w-]+/(\w+)", json.dumps(roles)))
+
+    words = {word for edge in drawn for word in re.split(r"<br/>| ", edge.label)}
+    assert actions - words == set()
+    assert managed - {edge.target for edge in drawn} == {LOGS}
+    assert "lambda:InvokeFunction" in actions
+
+
+def allowing(template: dict[str, Any], policy: Any) -> dict[str, Any]:
+    changed = copy.deepcopy(template)
+    role = changed["Resources"]["ArchiveFunctionRole"]["Properties"]
+    role["Policies"] = [*role.get("Policies", []), policy]
+    return changed
+
+
+def policy(action: Any, resource: Any) -> dict[str, Any]:
+    statement = {"Effect": "Allow", "Action": action, "Resource": resource}
+    return {"PolicyName": "p", "PolicyDocument": {"Statement": [statement]}}
+
+
+NOTHING = {"Ref": "AWS::NoValue"}
+MORE = {
+    "on another resource": (policy("sqs:SendMessage", {"Fn::GetAtt": ["Q", "Arn"]}), ("Q", "sqs:SendMessage", "")),
+    "two at once": (policy(["sns:A", "sns:B"], {"Ref": "T"}), ("T", "sns:A<br/>sns:B", "")),
+    "below a path": (policy("s3:GetObject", {"Fn::Sub": "${B.Arn}/in/*"}), ("B", "s3:GetObject in/*", "")),
+    "if": ({"Fn::If": ["Some", policy("kms:Decrypt", {"Ref": "K"}), NOTHING]}, ("K", "kms:Decrypt", "Some")),
+    "if not": (policy("kms:Decrypt", {"Fn::If": ["Some", NOTHING, {"Ref": "K"}]}), ("K", "kms:Decrypt", "not Some")),
+}
+
+
+@pytest.mark.parametrize("case", MORE)
+def test_what_one_function_may_do_more_is_an_arrow_more(template: dict[str, Any], case: str) -> None:
+    added, expected = MORE[case]
+
+    [edge] = set(edges(allowing(template, added))) - set(edges(template))
+
+    assert (edge.source, edge.target, edge.label, edge.condition) == ("ArchiveFunction", *expected)
+
+
+def test_what_is_there_in_some_deployments_only_says_in_which(template: dict[str, Any]) -> None:
+    conditions = {edge.target: edge.condition for edge in edges(template) if edge.condition}
+
+    assert conditions == {"MongoSecretKeyArn": "HasSecretKey", "AWSLambdaVPCAccessExecutionRole": "HasNetwork"}
+
+
+def test_what_some_functions_may_is_not_drawn_as_if_all_did(template: dict[str, Any]) -> None:
+    secret = [edge.source for edge in edges(template) if edge.target == "MongoSecretArn"]
+    changed = copy.deepcopy(template)
+    for name, resource in changed["Resources"].items():
+        if resource["Type"] == "AWS::IAM::Policy" and "secretsmanager" in str(resource):
+            changed["Resources"][name]["Properties"]["Roles"].remove({"Ref": "OperateFunctionRole"})
+
+    without = [edge.source for edge in edges(changed) if edge.target == "MongoSecretArn"]
+
+    assert secret == [FUNCTIONS]
+    assert without == ["ArchiveFunction", "EnqueueFunction", "ExecuteFunction", "ReclaimFunction"]
+
+
+def test_it_goes_between_the_two_marks() -> None:
+    assert placed(f"a\n{BEGIN}\nold\n{END}\nb", "new") == f"a\n{BEGIN}\nnew\n{END}\nb"
+
+
+@pytest.mark.parametrize("readme", ["", BEGIN, END, f"{BEGIN}{BEGIN}{END}"])
+def test_a_mark_that_is_missing_or_there_twice_is_told(readme: str) -> None:
+    with pytest.raises(ValueError, match="must have one"):
+        placed(readme, "new")
