@@ -9,17 +9,18 @@ from typing import Final
 
 from tests.end_to_end.deployed.cloud import Report
 
-_HEAD: Final = ("function", "init p50", "n", "first p50", "n", "warm p50", "warm p90", "n")
-_ROW: Final = "{:18}{:>10}{:>5}{:>11}{:>5}{:>10}{:>10}{:>5}"
+_HEAD: Final = ("function", "init p50", "n", "first", "warm p50", "warm p90", "n", "processor", "log bytes")
+_ROW: Final = "{:18}{:>10}{:>5}{:>8}{:>10}{:>10}{:>5}{:>11}{:>11}"
 
 
 class Table:
-    """A row for each function: its import, its first invocation, and the usual one."""
+    """A row for each function: its import, its first invocation, and the usual one, with what that costs."""
 
     def __init__(self) -> None:
         self._starts: defaultdict[str, list[float]] = defaultdict(list)
         self._first: defaultdict[str, list[float]] = defaultdict(list)
         self._warm: defaultdict[str, list[float]] = defaultdict(list)
+        self._costs: dict[str, tuple[float, float]] = {}
         self._notes: list[str] = []
 
     def add_starts(self, reports: Iterable[Report]) -> None:
@@ -33,6 +34,10 @@ class Table:
         for one in reports:
             (self._warm if one.init_ms is None else self._first)[one.function].append(one.duration_ms)
 
+    def add_cost(self, function: str, *, cpu_ms: float, log_bytes: float) -> None:
+        """Add what a usual invocation needs of the processor, and how much it logs."""
+        self._costs[function] = (cpu_ms, log_bytes)
+
     def note(self, line: str) -> None:
         """Add a line below."""
         self._notes.append(line)
@@ -45,7 +50,8 @@ class Table:
         yield _ROW.format(*_HEAD) + "   (ms)"
         for function in sorted(self._starts):
             starts, first, warm = self._starts[function], self._first[function], self._warm[function]
-            yield _ROW.format(function, *_middle(starts), *_middle(first), *_middle(warm, tail=True))
+            costs = [f"{one:.1f}" for one in self._costs.get(function, ())] or ["-", "-"]
+            yield _ROW.format(function, *_middle(starts), _middle(first)[0], *_middle(warm, tail=True), *costs)
         yield from self._notes
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,19 @@ USUAL: dict[str, Any] = {
     "ArchiveFunction": sample("archive"),
     "OperateFunction": sample("operate_queue_list"),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a function's containers have spent so far."""
+
+    cpu_ms: float
+    log_bytes: int
+
+    @classmethod
+    def by(cls, stack: Stack, function: str) -> Spent:
+        living = stack.cloud.containers(function)
+        return cls(cpu_ms=sum(one.cpu_ms for one in living), log_bytes=len(stack.cloud.log(function).encode()))
 
 
 def connections(stack: Stack, role: str) -> int:
@@ -65,10 +79,17 @@ def test_a_warm_container_is_used_again_with_the_connections_it_has(deploy: Depl
     for function, event in USUAL.items():
         stack.cloud.recall(function)
         counted = []
+        spent = [Spent.by(stack, function)]
         for _ in range(ROUNDS):
             stack.invoke(function, event)
             counted.append(connections(stack, role(function)))
+            spent.append(Spent.by(stack, function))
         assert 0 < counted[-1] <= counted[1], function
+        stack.table.add_cost(
+            function,
+            cpu_ms=(spent[-1].cpu_ms - spent[1].cpu_ms) / (ROUNDS - 1),
+            log_bytes=(spent[-1].log_bytes - spent[1].log_bytes) / (ROUNDS - 1),
+        )
 
     usual = stack.cloud.reports[-ROUNDS * len(USUAL) :]
     stack.table.add_usual(usual)
@@ -84,12 +105,16 @@ def test_a_backlog_is_worked_off_by_one_invocation(deploy: Deploy) -> None:
         assert stack.http("enqueue_batch", {"tasks": [{"name": "noop", "payload": {}}] * BATCH})[0] == 202
     enqueued = [one.duration_ms for one in stack.cloud.reports if one.function == "EnqueueFunction"]
 
+    before = Spent.by(stack, "ExecuteFunction")
     report = stack.invoke("ExecuteFunction", sample("tick"))
+    after = Spent.by(stack, "ExecuteFunction")
 
     assert (report["claimed"], report["done"]) == (BATCHES * BATCH, BATCHES * BATCH)
     took = stack.cloud.reports[-1].duration_ms
     stack.table.note(
-        f"{BATCHES * BATCH} noops: {took / BATCHES / BATCH:.2f} ms each in one executor; "
+        f"{BATCHES * BATCH} noops: {took / BATCHES / BATCH:.2f} ms each in one executor, "
+        f"{(after.cpu_ms - before.cpu_ms) / BATCHES / BATCH:.2f} ms of them on a processor, "
+        f"{(after.log_bytes - before.log_bytes) / BATCHES / BATCH:.0f} bytes logged; "
         f"taken in by {BATCH} in {min(enqueued):.0f} ms"
     )
 
