@@ -69,8 +69,10 @@ fuzz: $(READY) ## send the HTTP API all kinds of requests, for FUZZ_SEC=900 seco
 	@FUZZ_SEC="$(FUZZ_SEC)" $(PYTHON) -m pytest -rP --show-capture=stdout tests/fuzz $(ARGS)
 
 build: known-arch $(SAM_VENV)/.ready ## build what `sam deploy` deploys, on any machine (ARCH=arm64 or x86_64)
+	@$(SAM_VENV)/bin/python layers/build_folder.py before "$(BUILD)"
 	@$(SAM) validate --lint
 	@$(SAM) build --build-dir "$(BUILD)" --parameter-overrides "Architecture=$(ARCH)"
+	@$(SAM_VENV)/bin/python layers/build_folder.py after "$(BUILD)" "$(ARCH)"
 	@$(SAM_VENV)/bin/python layers/check_build.py "$(BUILD)" "$(ARCH)" "$(PYTHON_VERSION)"
 .PHONY: known-arch
 known-arch:

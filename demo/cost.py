@@ -112,15 +112,19 @@ def idle(measured: Measured) -> list[tuple[str, float]]:
     ]
 
 
-def million(measured: Measured, *, executor_sec: float) -> list[tuple[str, float]]:
+def million(measured: Measured, *, executor_sec: float, starts: float) -> list[tuple[str, float]]:
     """Return what a million tasks cost that come in by HTTP one by one, item by item, in dollars.
 
-    *executor_sec* is for how long executors are up for each.
+    *executor_sec* is for how long executors are up for each, *starts* how many executors are started for each.
     """
     return [
         ("API Gateway", MILLION * REQUEST),
         ("`enqueue`: Lambda and its logs", MILLION * measured.enqueue.price),
         ("`execute`: Lambda", MILLION * executor_sec * measured.execute.memory_mb / 1024 * GB_SECOND),
+        (
+            "`execute`: its invocations, and their lines",
+            MILLION * starts * (INVOCATION + measured.execute.log_bytes * LOG_BYTE),
+        ),
         ("`execute`: a line of the log each", MILLION * measured.task_log_bytes * LOG_BYTE),
     ]
 
@@ -138,9 +142,9 @@ def rendered(measured: Measured) -> str:
     lines += ["| a month of nothing to do | $ |", "| --- | ---: |"]
     lines += [*(f"| {what} | {price:.2f} |" for what, price in month), f"| together | {_total(month):.2f} |", ""]
     columns = [
-        million(measured, executor_sec=busy_sec(measured, task_sec=0.01, concurrency=16)),
-        million(measured, executor_sec=busy_sec(measured, task_sec=1.0, concurrency=16)),
-        million(measured, executor_sec=MINUTES * 60 / MILLION),
+        million(measured, executor_sec=busy_sec(measured, task_sec=0.01, concurrency=16), starts=0.01),
+        million(measured, executor_sec=busy_sec(measured, task_sec=1.0, concurrency=16), starts=0.01),
+        million(measured, executor_sec=MINUTES * 60 / MILLION, starts=1),
     ]
     lines.append("| a million tasks by HTTP | in bursts, 10 ms each | in bursts, 1 s each | evenly over a month |")
     lines.append("| --- | ---: | ---: | ---: |")

@@ -17,11 +17,19 @@ MAX_BYTES = 30_000_000
 """What a function and all layers unpack to, at most: Lambda takes 250 MB, but each byte lengthens a cold start."""
 FOR_PEOPLE = ("cli", "simulation", "testing")
 """Packages of tidemill that no function imports."""
+LAYERS = {"CoreLayer": ("core", "tidemill/bootstrap.py"), "TasksLayer": ("tasks", "tasks/*.py")}
+"""Each layer's folder beside this file, and what it must bring at least."""
 
 _ELF_HEADER_BYTES = 20
 _UNCHECKED_HASH = 1
 _TAG = re.compile(r"\.(?P<tag>(?:cpython|pypy|graalpy|cp)[^.]*)\.(?:so|pyc)$")
 _FOREIGN = {".dylib", ".pyd", ".dll"}
+_PIN = re.compile(r"^([A-Za-z0-9._-]+)==[^;\n]*$", re.MULTILINE)
+_CODE = re.compile(r"^ +(?:CodeUri|ContentUri): (\w+)$", re.MULTILINE)
+_ARCHITECTURE = re.compile(
+    r"^  Architecture:\n(?:    .*\n)*?    Default: (?P<default>.+)\n    AllowedValues:\n(?P<allowed>(?:    - .+\n)+)",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,23 +49,39 @@ class Build:
     @property
     def layers(self) -> list[Path]:
         """The folders that Lambda lays over /opt, by name."""
-        return [path for path in self._parts if (path / "python").is_dir()]
+        return [path for path in self._parts if self._is_layer(path)]
 
     @property
     def functions(self) -> list[Path]:
         """The folders that become /var/task, by name."""
-        return [path for path in self._parts if not (path / "python").is_dir()]
+        return [path for path in self._parts if not self._is_layer(path)]
+
+    @property
+    def template(self) -> str:
+        """The built template, as SAM writes it."""
+        return (self.folder / "template.yaml").read_text(encoding="utf-8")
 
     @property
     def _parts(self) -> list[Path]:
         return sorted(path for path in self.folder.iterdir() if path.is_dir())
+
+    @staticmethod
+    def _is_layer(path: Path) -> bool:
+        return path.name in LAYERS or (path / "python").is_dir()
 
 
 def problems(build: Build) -> list[str]:
     """What keeps a build from being deployed, in sentences; none is well."""
     if not (build.folder / "template.yaml").is_file() or not build.layers or not build.functions:
         return [f"{build.folder} does not hold a template, functions and layers: nothing was built"]
-    return [*_wrong_files(build), *_left_in(build), *_contradicting(build), *_too_large(build)]
+    found = [*_for_another(build), *_left_out(build), *_leading_out(build)]
+    return [*found, *_wrong_files(build), *_left_in(build), *_contradicting(build), *_too_large(build)]
+
+
+def distributions(layer: str) -> list[str]:
+    """The distributions that the requirements of a layer pin on every machine, by its folder's name."""
+    text = (Path(__file__).parent / layer / "requirements.txt").read_text(encoding="utf-8")
+    return sorted(map(_normal, _PIN.findall(text)))
 
 
 def files(folder: Path) -> list[Path]:
@@ -88,6 +112,51 @@ def main(arguments: list[str]) -> int:
     if not found:
         sys.stdout.write(f"{summary(build)}\n")
     return 1 if found else 0
+
+
+def _for_another(build: Build) -> Iterator[str]:
+    found = _ARCHITECTURE.search(build.template)
+    default, allowed = (
+        (found["default"], re.findall(r"- (.+)", found["allowed"])) if found else ("", ["nobody knows what"])
+    )
+    if allowed != [build.arch]:
+        yield f"template.yaml deploys for {' and '.join(allowed)}, and what was built is for {build.arch} alone"
+    elif default != build.arch:
+        yield f"template.yaml deploys for {default} by default, and what was built is for {build.arch} alone"
+
+
+def _left_out(build: Build) -> Iterator[str]:
+    for name in _CODE.findall(build.template):
+        if not (build.folder / name).is_dir():
+            yield f"template.yaml deploys {name}, which was not built"
+    for function in build.functions:
+        if not _is_filled(function / "app.py"):
+            yield f"{function.name} has no app.py"
+    for name, (folder, modules) in LAYERS.items():
+        site = build.folder / name / "python"
+        if not any(site.glob(modules)):
+            yield f"{name} has no python/{modules}"
+        brought = {_normal(path.name.partition("-")[0]) for path in site.glob("*.dist-info")}
+        lacking = [one for one in distributions(folder) if one not in brought]
+        if lacking:
+            yield f"{name} lacks {', '.join(lacking)}, which its requirements.txt names"
+
+
+def _is_filled(file: Path) -> bool:
+    return file.is_file() and file.stat().st_size > 0
+
+
+def _normal(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _leading_out(build: Build) -> Iterator[str]:
+    """What a link leads to would be deployed in its place, or nothing."""
+    for part in (*build.layers, *build.functions):
+        inside = build.folder.resolve() / part.name
+        for path in (part, *sorted(part.rglob("*"))):
+            if path.is_symlink() and not (path.exists() and path.resolve().is_relative_to(inside)):
+                yield f"{path.relative_to(build.folder)} leads out of {part.name}, or nowhere"
 
 
 def _wrong_files(build: Build) -> Iterator[str]:

@@ -17,9 +17,11 @@ from tidemill.requests import SweepRequest, parsed
 
 MARGIN = timedelta(seconds=40)
 
-logger = Logger(service="tidemill-archive")
+logger = Logger(service="tidemill-archive", use_rfc3339=True)
+trouble.hush_libraries()
 
 
+@trouble.without_text()
 def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, Any]:
     """Archive; return the counts.
 

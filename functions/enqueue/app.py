@@ -20,7 +20,6 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from tidemill import bootstrap, gateway, trouble
 from tidemill.enqueueing import Accepted
 from tidemill.errors import (
-    CredentialsError,
     DuplicateKeyError,
     InvalidRequestError,
     Problem,
@@ -50,7 +49,8 @@ Key = Annotated[
     ),
 ]
 
-logger = Logger(service="tidemill-enqueue")
+logger = Logger(service="tidemill-enqueue", use_rfc3339=True)
+trouble.hush_libraries()
 app = APIGatewayRestResolver(
     debug=False,  # else POWERTOOLS_DEV prints every event, payload and all
     enable_validation=True,
@@ -61,6 +61,7 @@ app = APIGatewayRestResolver(
 bootstrap.get_ready_to_wake()
 
 
+@trouble.without_text()
 def lambda_handler(event: Any, context: LambdaContext | None) -> dict[str, Any]:  # noqa: ANN401 - of three kinds
     """Answer one request of the REST API, which never raises; or take in what is invoked directly.
 
@@ -133,8 +134,8 @@ def cancel(task_id: TaskIdInPath) -> Response[TaskAnswer]:
 
 @app.exception_handler(Exception)  # type: ignore[untyped-decorator]
 def refuse(error: Exception) -> Response[Any]:
-    """Turn whatever was raised into an answer; but credentials may be renewed, and the request answered once more."""
-    if isinstance(error, CredentialsError):
+    """Turn what nobody expected into an answer; of what is ours the secret may be the reason, and the handler looks."""
+    if isinstance(error, TidemillError):
         raise error
     return _refused(_refusal(error, _event()))
 

@@ -3,29 +3,58 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final, NoReturn
+from typing import IO, Final, NoReturn, cast
 
 from aws_lambda_powertools import Logger
+from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from tidemill import bootstrap, trouble
 from tidemill.errors import TidemillError, UnavailableError
 from tidemill.executor import Report, attempts
 from tidemill.executor.attendance import attend, shortage
-from tidemill.metrics import Counts, counting
+from tidemill.metrics import Counts, counting, stdout
 from tidemill.requests import ExecuteRequest, parsed
 from tidemill.settlement import Settlement
 from tidemill.slots.leftovers import LEFTOVERS
 
 RECURSION_LIMIT: Final = sys.getrecursionlimit()
 
-logger = Logger(service="tidemill-execute")
+
+class _Output(io.TextIOBase):
+    """Standard output as it was before any function closed it or put something in its place."""
+
+    def write(self, text: str) -> int:
+        stdout()(text)
+        return len(text)
+
+
+class _Apart(LambdaPowertoolsFormatter):
+    """Begins lines with a newline: a function may have printed half a line, which would spoil this one.
+
+    For the empty line that this makes where none has, see `tidemill.metrics.counting`. An invocation that claimed
+    nothing has none, unless it is the first: modules may print as they are imported.
+    """
+
+    _is_first = True
+
+    def format(self, record: logging.LogRecord) -> str:
+        is_idle = getattr(record, "claimed", None) == 0 and not self._is_first
+        self._is_first = False
+        return super().format(record) if is_idle else "\n" + super().format(record)
+
+
+logger = Logger(
+    service="tidemill-execute", stream=cast("IO[str]", _Output()), logger_formatter=_Apart(use_rfc3339=True)
+)
+trouble.hush_libraries()
 
 
 def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, int | str]:
@@ -38,7 +67,7 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, in
         InvalidRequestError: The event asks for something else.
         UnavailableError: MongoDB failed; what it did not confirm is left to the leases.
     """
-    with counting() as counts:
+    with counting(apart=True) as counts:
         return _executed(event, context, counts)
 
 
@@ -51,11 +80,17 @@ def _executed(event: object, context: LambdaContext | None, counts: Counts) -> d
         level = logger.warning if isinstance(error, UnavailableError) else logger.error
         _log(level, "failed", **trouble.told(error))
         raise
+    unsure = _unsure(report)
     if report.spent or LEFTOVERS.task_ids():
-        _recycle(counts)
-    if report["unknown"]:
-        raise UnavailableError(f"MongoDB did not confirm the outcome of {report['unknown']} tasks")
+        _recycle(counts, unsure)
+    if unsure is not None:
+        raise unsure
     return report.as_dict()
+
+
+def _unsure(report: Report) -> UnavailableError | None:
+    unknown = report["unknown"]
+    return UnavailableError(f"MongoDB did not confirm the outcome of {unknown} tasks") if unknown else None
 
 
 def _attended(event: object, context: LambdaContext | None, counts: Counts) -> Report:
@@ -105,9 +140,13 @@ def _log(level: Callable[..., None], message: str, **extra: object) -> None:
 
 
 def _recycle(counts: Counts, error: BaseException | None = None) -> NoReturn:
-    """End the process, whatever state it is in; the platform starts a clean one for the next invocation."""
+    """End the process, whatever state it is in; the platform starts a clean one for the next invocation.
+
+    An *error* that ended the invocation stays one, to the metrics and their alarm, too.
+    """
     try:
-        counts.count("recycled")
+        if error is None:
+            counts.count("recycled")
         counts.emit()
         if error is None:
             _log(logger.warning, "recycled")

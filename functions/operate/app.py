@@ -12,7 +12,8 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from tidemill import bootstrap, trouble
 from tidemill.errors import TidemillError
 from tidemill.metrics import counting
-from tidemill.operations import OPERATIONS, Refusal, operate, read, refusal
+from tidemill.operations import OPERATIONS, Desk, Refusal, operate, read, refusal
+from tidemill.store import translated
 
 PATIENCE_SEC: Final = 4.0
 """MongoDB may take so long over a whole operation; the operator waits 5 s at most."""
@@ -22,7 +23,8 @@ EXPORT_SEC: Final = 12.0
 
 _LEVELS: Final = {"unavailable": logging.WARNING, "misconfigured": logging.ERROR, "internal": logging.ERROR}
 
-logger = Logger(service="tidemill-operate")
+logger = Logger(service="tidemill-operate", use_rfc3339=True)
+trouble.hush_libraries()
 
 
 def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, Any]:
@@ -31,7 +33,7 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, An
     try:
         request = read(event)
         with pymongo.timeout(EXPORT_SEC if request.op == "dlq.export" else PATIENCE_SEC):
-            answer = bootstrap.with_current_secret(lambda: operate(request, bootstrap.desk()))
+            answer = operate(request, bootstrap.with_current_secret(_desk))
     except TidemillError as error:
         return _refused(event, refusal(error))
     except Exception as error:  # noqa: BLE001 - whoever operates at 3 a.m. gets an answer, not a stack of ours
@@ -41,6 +43,14 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, An
             counts.count("failed_exports", answer["refused"] + answer["failed"])
     _log(event, outcome="done")
     return answer
+
+
+def _desk() -> Desk:
+    """Return what to work with once MongoDB has shown that it knows us: no operation is carried out twice for that."""
+    desk = bootstrap.desk()
+    with translated():
+        desk.db.queues.find_one({}, {"_id": 1})
+    return desk
 
 
 def _refused(event: object, refused: Refusal) -> dict[str, Any]:

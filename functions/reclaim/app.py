@@ -13,7 +13,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from tidemill import bootstrap, trouble
 from tidemill.clock import ServerClock
-from tidemill.errors import UnavailableError
+from tidemill.errors import TidemillError, UnavailableError
 from tidemill.executor import attempts
 from tidemill.metrics import Counts, Gauge, counting
 from tidemill.reclaim import reclaim
@@ -32,15 +32,17 @@ GAUGES: Final[Mapping[Gauge, str]] = {
 }
 """What the report calls what is told as a metric."""
 
-logger = Logger(service="tidemill-reclaim")
+logger = Logger(service="tidemill-reclaim", use_rfc3339=True)
+trouble.hush_libraries()
 
 
+@trouble.without_text()
 def lambda_handler(event: Any, context: LambdaContext | None) -> dict[str, Any]:  # noqa: ANN401 - two kinds of event
     """Reclaim, expire, adopt, quarantine; return the counts.
 
     Raises:
         InvalidRequestError: The event is neither a tick nor the failure of an executor.
-        UnavailableError: MongoDB failed; the next tick goes on.
+        TidemillError: MongoDB failed, or refused something; the next tick goes on.
     """
     logger.structure_logs(request_id=bootstrap.owner(context))
     with counting() as counts:
@@ -58,12 +60,20 @@ def _swept(event: Any, context: LambdaContext | None, counts: Counts) -> dict[st
         parsed(SweepRequest, event)
     missing, report = bootstrap.with_current_secret(lambda: _reclaimed(owner, context, counts))
     _count(report, counts)
-    logger.info("reclaimed", extra={"dead_owner": owner, "missing_indexes": list(missing), **report})
+    tell = logger.warning if missing else logger.info
+    tell("reclaimed", extra={"dead_owner": owner, "missing_indexes": list(missing), **report})
     # Whatever has become of what it held, others waited for it to be done with that.
     has_left_any = any(report[count] for count in ("reclaimed", "failed", "cancelled"))
-    if owner is not None and (has_left_any or bootstrap.turned_away()):
+    if owner is not None and (has_left_any or _was_turned_away()):
         _summon(event["requestContext"]["functionArn"])
     return report | {"missing_indexes": list(missing)}
+
+
+def _was_turned_away() -> bool:
+    try:
+        return bootstrap.turned_away()
+    except TidemillError:  # nobody knows: one executor too many finds nothing to do, and leaves
+        return True
 
 
 def _reclaimed(

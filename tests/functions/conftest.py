@@ -130,7 +130,7 @@ class Deployed:
         return [line for line in self._lines() if "_aws" in line]
 
     def _lines(self) -> list[dict[str, Any]]:
-        return [calls.strict(line) for line in self.stdout.getvalue().splitlines()]
+        return [calls.strict(line) for line in self.stdout.getvalue().splitlines() if line]
 
     def commands(self) -> list[tuple[str, Mapping[str, Any]]]:
         """What was sent to MongoDB since the last call, but for the driver's own."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import traceback
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any
 
 import pytest
 from pymongo.database import Database
 
 from tests.builders import document
-from tests.functions.calls import app, request, sample
+from tests.functions.calls import FUNCTIONS, ROOT, app, request, sample
 from tests.functions.conftest import Deployed
 from tidemill import InvalidRequestError, TidemillError, UnavailableError, bootstrap, trouble
-from tidemill.errors import Problem, SettingsError
+from tidemill.errors import Problem, SettingsError, UnexpectedError
 
 LONG_AGO = datetime(2026, 7, 1, tzinfo=UTC)
 CARD = "4111111111111111"
@@ -172,8 +176,10 @@ def test_a_function_that_breaks_off_says_why_or_where(
         raise error
 
     monkeypatch.setattr(app(function), call, breaks)
-    with pytest.raises(type(error)):
+    with pytest.raises(TidemillError) as raised:  # the runtime logs its text
         deployed.invoke(function, sample("enqueue_direct") if function == "enqueue" else None)
+    assert type(error).__name__ in repr(raised.value)
+    assert CARD not in str(raised.value)
 
     [line] = deployed.log()
     assert (line["message"], line["error_type"]) == ("failed", type(error).__name__)
@@ -264,3 +270,55 @@ class _OwnError(TidemillError):
 )
 def test_of_an_error_only_its_kind_and_our_own_words_are_told(error: Exception, said: dict[str, str]) -> None:
     assert trouble.told(error) == said
+
+
+def test_an_unexpected_error_goes_on_with_its_stack_and_without_its_text() -> None:
+    def breaks() -> None:
+        raise RuntimeError(CARD)
+
+    with pytest.raises(UnexpectedError) as raised, trouble.without_text():
+        breaks()
+
+    shown = "".join(traceback.format_exception(raised.value))
+    assert (raised.value.kind, raised.value.__suppress_context__) == ("RuntimeError", True)
+    assert "in breaks" in shown
+    assert CARD not in shown
+
+
+@pytest.mark.parametrize("error", [_OwnError("it is away"), KeyboardInterrupt(), SystemExit(1)])
+def test_errors_of_ours_and_what_ends_a_process_go_on_as_they_are(error: BaseException) -> None:
+    with pytest.raises(type(error)) as raised, trouble.without_text():
+        raise error
+
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("place", ["bootstrap.owner", "gateway.is_direct", "gateway.is_http", "_make_up"])
+def test_no_place_in_the_front_lets_the_text_of_an_unexpected_error_out(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def breaks(*_: Any) -> Any:
+        raise RuntimeError(CARD)
+
+    *modules, name = place.split(".")
+    monkeypatch.setattr(reduce(getattr, modules, app("enqueue")), name, breaks)
+    with pytest.raises(UnexpectedError):
+        deployed.http(request(body=NOOP))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_libraries_do_not_say_what_they_do_where_lambda_would_have_them(function: str) -> None:
+    code = f"""
+import logging, sys
+logging.basicConfig(level="INFO", stream=sys.stdout)  # as Lambda's runtime does where it logs JSON
+sys.path[:0] = {[str(ROOT / folder) for folder in ("layers/core", "layers/tasks", f"functions/{function}")]}
+import app
+logging.getLogger("a.library").info("S3cr3t")
+logging.getLogger("a.library").warning("away")
+app.logger.info("accepted")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], env={}, capture_output=True, text=True, timeout=60, check=True)
+
+    said = [line for line in ended.stdout.splitlines() if line]
+    assert [line for line in said if not line.startswith("{")] == ["WARNING:a.library:away"]
+    assert [json.loads(line)["message"] for line in said if line.startswith("{")] == ["accepted"], "once"

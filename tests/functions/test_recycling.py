@@ -14,9 +14,11 @@ from pymongo.database import Database
 
 from tests.builders import document
 from tests.functions.calls import ROOT
+from tidemill.metrics import COUNTERS
 from tidemill.testing import Mongod
 
 RETURNED, ENDED, RAISED = 0, 1, 3
+MUTTERED = "half a line"
 FUNCTIONS = """
 import contextlib, io, logging, os, sys, threading, time
 from datetime import datetime
@@ -24,8 +26,21 @@ from pymongo import MongoClient
 from tidemill import task
 from tidemill.errors import UnavailableError
 from tidemill.executor.loop import Execution
+from tidemill.executor.settler import Settler
+from tidemill.store.settles import Verdict
 
 started = threading.Event()
+print("half a line", end="", flush=True)
+
+
+@task("mutters")
+def mutters(payload):
+    print("half a line", end="", flush=True)
+
+
+@task("mutters_without_python")
+def mutters_without_python(payload):
+    os.system("printf 'half a line'")
 
 
 @task("stubborn")
@@ -75,6 +90,14 @@ def cuts_off(payload):
     break_with(UnavailableError("MongoDB is away"))
 
 
+@task("confirms_nothing")
+def confirms_nothing(payload):
+    def gives_up(self, *, now):
+        self.give_up()
+        return Verdict()
+    Settler.flush = gives_up
+
+
 @task("cuts_off_beside_another")
 def cuts_off_beside_another(payload):
     started.wait(10)
@@ -84,6 +107,13 @@ def cuts_off_beside_another(payload):
 @task("goes_shallow")
 def goes_shallow(payload):
     sys.setrecursionlimit(30)
+
+
+@task("detaches")
+def detaches(payload):
+    os.closerange(0, 3)
+    for _ in range(3):
+        os.open(payload["file"], os.O_CREAT | os.O_RDWR)
 
 
 @task("closes")
@@ -141,7 +171,8 @@ class Container:
     def invoke(self, *names: str, **fields: Any) -> subprocess.CompletedProcess[str]:
         """Run one task of each function in one invocation; what must stay hidden is not in the log, whatever it is."""
         start = datetime(2026, 7, 1, tzinfo=UTC)
-        self._db.tasks.insert_many([document(start, name=name, max_retries=5, **fields) for name in names])
+        for name in names:
+            self._db.tasks.insert_one(document(start, name=name, max_retries=5, **fields))
         ended = subprocess.run(
             [sys.executable, "-c", INVOKE, str(ROOT / "functions/execute/app.py")],
             env={
@@ -175,7 +206,7 @@ def emitted(ended: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 
 
 def printed(ended: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+    return [json.loads(line) for line in ended.stdout.splitlines() if line.replace(MUTTERED, "")]
 
 
 def test_a_function_that_will_not_stop_ends_the_process_inside_the_handler(
@@ -204,6 +235,7 @@ def test_an_executor_that_breaks_ends_its_process_and_says_where_but_not_with_wh
     [line] = lines(ended)
     assert (line["message"], line["level"], line["error_type"]) == ("recycled", "ERROR", error_type)
     assert "in fails" in line["stack"]
+    assert [one.keys() & COUNTERS for one in emitted(ended)] == [{"claimed"}], "what failed is not recycled on purpose"
 
 
 def test_a_recursion_limit_that_is_too_low_for_the_executor_outlives_no_invocation(container: Container) -> None:
@@ -211,7 +243,6 @@ def test_a_recursion_limit_that_is_too_low_for_the_executor_outlives_no_invocati
 
     assert ended.returncode == ENDED, ended.stderr
     assert [line["message"] for line in lines(ended)] == ["recycled"]
-    assert [one["recycled"] for one in emitted(ended)] == [[1]]
 
 
 def test_an_error_of_ours_leaves_the_process_alive(container: Container) -> None:
@@ -229,6 +260,48 @@ def test_but_not_while_functions_still_run_that_others_are_about_to_run_again(co
     assert ended.returncode == ENDED, ended.stderr
     [line] = lines(ended)
     assert (line["message"], line["error_type"]) == ("recycled", "UnavailableError")
+    assert [one.keys() & COUNTERS for one in emitted(ended)] == [{"claimed"}]
+
+
+def test_what_mongodb_did_not_confirm_is_an_error_though_the_process_ends_for_another_reason(
+    container: Container,
+) -> None:
+    ended = container.invoke("stubborn", "confirms_nothing", timeout_sec=0.2)
+
+    assert ended.returncode == ENDED, ended.stderr
+    *_, executed, recycled = lines(ended)
+    assert (executed["leftovers"], executed["unknown"]) == (1, 2)
+    assert (recycled["message"], recycled["level"], recycled["error_type"]) == ("recycled", "ERROR", "UnavailableError")
+    assert not any("recycled" in one for one in emitted(ended))
+
+
+@pytest.mark.parametrize("culprit", ["mutters", "mutters_without_python"])
+def test_half_a_line_that_a_function_prints_spoils_no_line_and_no_metric(container: Container, culprit: str) -> None:
+    ended = container.invoke(culprit)
+
+    assert ended.returncode == RETURNED, ended.stderr
+    assert ended.stdout.startswith(f"{MUTTERED}{MUTTERED}\n"), "a module does it as well"
+    assert [line["message"] for line in lines(ended)] == ["executed"]
+    assert [one["done"] for one in emitted(ended)] == [[1]]
+
+
+def test_nor_does_half_a_line_of_a_module_when_there_is_nothing_to_do(container: Container) -> None:
+    ended = container.invoke()
+
+    assert [line for line in ended.stdout.splitlines() if not line.startswith("{")] == [MUTTERED]
+    assert [line["message"] for line in lines(ended)] == ["executed"]
+
+
+def test_no_line_is_written_into_a_file_that_took_the_place_of_standard_output(
+    container: Container, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs"
+
+    ended = container.invoke("detaches", payload={"file": str(theirs)})
+
+    assert theirs.read_text() == "1", "what the test itself prints to standard error"
+    assert [line["message"] for line in lines(ended)] == ["executed"]
+    assert [one["done"] for one in emitted(ended)] == [[1]]
 
 
 @pytest.mark.parametrize("culprit", ["closes", "redirects_for_good", "logs_no_more"])
@@ -243,7 +316,7 @@ def test_a_process_ends_though_that_cannot_be_logged(container: Container, culpr
     ended = container.invoke("stubborn", culprit, timeout_sec=0.2)
 
     assert ended.returncode == ENDED, ended.stderr
-    assert [(one["recycled"], one["claimed"], one["done"]) for one in emitted(ended)] == [([1], [2], [1])]
+    assert [one.keys() & COUNTERS for one in emitted(ended)] == [{"claimed", "done", "retries_total"}, {"recycled"}]
 
 
 def test_a_process_that_has_no_threads_left_is_ended_once_what_runs_has_ended(

@@ -17,7 +17,7 @@ from pymongo.database import Database
 from tests.builders import document
 from tests.functions import calls
 from tests.functions.conftest import Deployed
-from tidemill import SettingsError, aws, bootstrap, control
+from tidemill import SettingsError, TidemillError, UnavailableError, aws, bootstrap, control
 from tidemill.clock import ServerClock
 from tidemill.errors import CredentialsError
 from tidemill.registry import load
@@ -32,6 +32,7 @@ EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "archive": ("archive", {}),
     "operate": ("operate", {"op": "queue.list"}),
 }
+DONE = {202, "done"}
 each_event = pytest.mark.parametrize("name", EVENTS)
 
 
@@ -51,7 +52,11 @@ class Account:
 
     def tell(self, password: str) -> None:
         """Let the secret hold *password*."""
-        self.secrets.put_secret_value(SecretId="tidemill", SecretString=self.uri(password))
+        self.keep(self.uri(password))
+
+    def keep(self, text: str) -> None:
+        """Let the secret hold *text*."""
+        self.secrets.put_secret_value(SecretId="tidemill", SecretString=text)
 
     def uri(self, password: str) -> str:
         return self.mongod.uri.replace("://", f"://{self.name}:{password}@") + "&authSource=admin"
@@ -70,9 +75,9 @@ def account(
         made.secrets.create_secret(Name="tidemill", SecretString=made.uri("old"))
         read = aws._secret_text
 
-        def counted(arn: str) -> str:
+        def counted(arn: str, *, attempts: int) -> str:
             made.reads += 1
-            return read(arn)
+            return read(arn, attempts=attempts)
 
         monkeypatch.setattr(aws, "_secret_text", counted)
         bare.set(MONGODB_SECRET_ARN="tidemill", MONGODB_DATABASE=db.name, LINGER_SEC="0")
@@ -87,6 +92,14 @@ def cut(deployed: Deployed) -> None:
         for server in client._topology._servers.values():
             while server.pool.conns:
                 server.pool.conns.pop().close_conn("idle")
+
+
+def outcome(deployed: Deployed, name: str) -> Any:
+    """What became of an invocation: as `answered`, or the error that it raised."""
+    try:
+        return answered(deployed, name)
+    except TidemillError as error:
+        return type(error)
 
 
 def answered(deployed: Deployed, name: str) -> Any:
@@ -126,8 +139,96 @@ def test_a_cold_start_with_an_outdated_password_says_so_and_the_next_invocation_
     assert account.reads == 2
 
     account.tell("new")
-    assert answered(bare, name) in {202, "done"}
+    assert answered(bare, name) in DONE
     assert account.reads == 3
+
+
+@each_event
+def test_a_secret_that_was_garbage_is_read_again_by_the_next_invocation(
+    bare: Deployed, account: Account, name: str
+) -> None:
+    account.keep("hunter2 typo")
+    assert outcome(bare, name) in {SettingsError, 503, "misconfigured"}
+
+    account.tell("old")
+    assert outcome(bare, name) in DONE
+
+
+@each_event
+def test_so_is_one_that_became_garbage_in_a_rotation(bare: Deployed, account: Account, name: str) -> None:
+    answered(bare, name)
+    account.rotate("new")
+    account.keep("hunter2 typo")
+    cut(bare)
+    assert outcome(bare, name) in {SettingsError, 503, "misconfigured"}
+
+    account.tell("new")
+    assert outcome(bare, name) in DONE
+
+
+NOWHERE = "mongodb+srv://localhost/"  # a name without the records that would lead on
+NOBODY = "mongodb://127.0.0.1:9/?directConnection=true"
+
+
+@pytest.mark.parametrize(("name", "uri"), [*((name, NOWHERE) for name in EVENTS), ("execute", NOBODY)])
+def test_one_that_led_to_nobody_is_looked_at_again_but_not_at_each_invocation(
+    bare: Deployed, account: Account, monkeypatch: pytest.MonkeyPatch, name: str, uri: str
+) -> None:
+    monkeypatch.setattr(aws, "DOUBT_SEC", 1e9)
+    bare.timeout_ms = 100
+    account.keep(uri)
+    for _ in range(2):
+        assert outcome(bare, name) in {UnavailableError, 503, "unavailable"}
+    assert account.reads == 1
+
+    bare.timeout_ms = None
+    account.tell("old")
+    monkeypatch.setattr(aws, "DOUBT_SEC", 0.0)
+    assert outcome(bare, name) in DONE
+    assert account.reads == 2
+
+
+@each_event
+def test_the_secret_may_be_changed_before_the_database_is(bare: Deployed, account: Account, name: str) -> None:
+    answered(bare, name)
+    account.rotate("nobody knows it")
+    account.tell("new")
+    cut(bare)
+    assert outcome(bare, name) in {CredentialsError, 503, "misconfigured"}
+
+    account.rotate("new")
+    assert outcome(bare, name) in DONE
+
+
+def test_another_database_that_the_secret_leads_to_gets_its_indexes(
+    bare: Deployed, account: Account, db: Database[Any]
+) -> None:
+    answered(bare, "reclaim")
+    account.rotate("new")
+    account.tell("new")
+    cut(bare)
+    db.client.drop_database(db.name)
+
+    answered(bare, "reclaim")
+
+    assert len(list(db.tasks.list_indexes())) > 1
+
+
+def test_no_operation_is_carried_out_twice_for_a_rotation(
+    bare: Deployed, account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered(bare, "operate")
+    carried_out = []
+
+    def operate(*_: Any) -> None:
+        carried_out.append(1)
+        raise CredentialsError
+
+    monkeypatch.setattr(calls.app("operate"), "operate", operate)
+    account.tell("new")
+
+    assert answered(bare, "operate") == "misconfigured"
+    assert carried_out == [1]
 
 
 def test_a_secret_that_cannot_be_read_again_is_named(bare: Deployed, account: Account) -> None:

@@ -18,11 +18,13 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from tests.builders import add, document, lease, whole
+from tests.faults import failing
 from tidemill import dead_letters, indexes
 from tidemill.dead_letters import LetterId, exporting, keeping, moving, redriving
 from tidemill.dead_letters.which import Which
 from tidemill.documents import DEAD_LETTERS
 from tidemill.enqueueing import known_occurrence
+from tidemill.errors import RetentionError
 from tidemill.model import Malformed, Succeeded, Task
 from tidemill.purge import purge
 from tidemill.requests import Occurrence
@@ -122,7 +124,7 @@ def test_an_index_that_cannot_be_made_keeps_no_other_away(client: MongoClient[An
     with pytest.raises(OperationFailure):
         indexes.create(db, retention=KEPT)
 
-    assert [index.name for index in indexes.missing(db) if index.collection == "tasks"] == ["key"]
+    assert [index.name for index in indexes.missing(db)] == ["key"]
 
 
 def test_a_changed_retention_holds_for_indexes_that_are_there(db: Database[Any]) -> None:
@@ -130,6 +132,34 @@ def test_a_changed_retention_holds_for_indexes_that_are_there(db: Database[Any])
 
     kept = {name: db[name].index_information()["retention"]["expireAfterSeconds"] for name in ("tasks", DEAD_LETTERS)}
     assert kept == {"tasks": 86400, DEAD_LETTERS: 2 * 86400}
+
+
+def test_a_retention_that_may_not_be_changed_keeps_no_index_from_being_made(mine: Tasks) -> None:
+    db = mine.database
+    indexes.create(db, retention=KEPT)
+    db["tasks"].drop_index("leases")
+    db[DEAD_LETTERS].drop_indexes()
+    shorter = indexes.Retention(tasks=timedelta(days=1), dead_letters=timedelta(days=1))
+
+    with failing(mine, "collMod", times=2, errorCode=13), pytest.raises(RetentionError, match="collMod"):
+        indexes.maintain(db, retention=shorter)
+
+    assert indexes.missing(db) == ()
+    assert db[DEAD_LETTERS].index_information()["retention"]["expireAfterSeconds"] == 86400
+
+
+def test_an_index_that_cannot_be_made_keeps_no_retention_from_being_changed(
+    client: MongoClient[Any], now: datetime
+) -> None:
+    db = client[f"test_{uuid.uuid4().hex}"]
+    add(open_tasks(db), [document(now, idempotency_key="twice"), document(now, idempotency_key="twice")])
+    with pytest.raises(OperationFailure):
+        indexes.create(db, retention=KEPT)
+
+    with pytest.raises(OperationFailure):
+        indexes.create(db, retention=indexes.Retention(dead_letters=timedelta(days=1)))
+
+    assert db[DEAD_LETTERS].index_information()["retention"]["expireAfterSeconds"] == 86400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

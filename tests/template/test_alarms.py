@@ -189,6 +189,21 @@ def test_the_errors_are_those_of_all_five_functions(deploy: Deploy) -> None:
     }
 
 
+@pytest.mark.parametrize("timeout", [90, 120, 180, 300, 600, 900])
+def test_executors_that_die_one_after_the_other_at_the_end_of_their_lives_ring(deploy: Deploy, timeout: int) -> None:
+    """Lambda dates an error by the start of the invocation and tells of it after the end: an alarm that looks back for
+    less never sees it, and for two of one executor it must look back until a third is told of."""
+    alarm = alarms(deploy(ExecuteTimeout=timeout))["ErrorsAlarm"]
+    [period] = {one["Period"] for one in queries(alarm)[1].values()}
+    next_tick, told_after = 60, 60
+
+    window = period * alarm["EvaluationPeriods"]
+    assert window >= timeout + 3 * period
+    assert window >= 3 * timeout + 2 * next_tick + told_after
+    assert alarm["DatapointsToAlarm"] == 2
+    assert window <= max(4 * period, 3 * timeout + 2 * period)  # no longer than that: else any two errors ring
+
+
 def test_dead_letters_are_watched_by_number_and_by_what_cannot_be_exported(deploy: Deploy) -> None:
     alarm = alarms(deploy())["DeadLettersAlarm"]
 
@@ -229,7 +244,7 @@ def test_dead_letters_that_are_there_do_not_ring(deploy: Deploy, letters: Gauge,
     [
         ("RetriesExhaustedAlarm", {"retry_exhausted_total": "Sum"}, ("GreaterThanThreshold", 0)),
         ("EnqueueFailuresAlarm", {"ApproximateNumberOfMessagesVisible": "Maximum"}, ("GreaterThanThreshold", 0)),
-        ("HeartbeatAlarm", {"oldest_due_age_seconds": "SampleCount"}, ("LessThanThreshold", 1)),
+        ("HeartbeatAlarm", {"clock_skew_seconds": "SampleCount"}, ("LessThanThreshold", 1)),
     ],
 )
 def test_one_is_too_many_or_none_too_few(

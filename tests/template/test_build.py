@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ def test_all_of_a_build_is_for_the_processor_asked_for(root: Path, arch: str) ->
 
     assert f'ARCH="{arch}" LAMBDA_PYTHON="3.13"' in plan
     assert f'sam build --build-dir ".aws-sam/build" --parameter-overrides "Architecture={arch}"' in plan
+    assert f'build_folder.py after ".aws-sam/build" "{arch}"' in plan
     assert f'check_build.py ".aws-sam/build" "{arch}" "3.13"' in plan
 
 
@@ -36,7 +38,9 @@ def test_a_build_is_for_what_the_template_deploys_by_default(root: Path) -> None
 def test_what_is_built_is_linted_first_and_checked_last(root: Path) -> None:
     plan = planned(root, "build").stdout
 
-    assert plan.index("sam validate --lint") < plan.index("sam build") < plan.index("check_build.py")
+    steps = ["build_folder.py before", "sam validate --lint", "sam build", "build_folder.py after", "check_build.py"]
+    assert [plan.count(step) for step in steps] == [1] * len(steps)
+    assert sorted(steps, key=plan.index) == steps
 
 
 def test_a_build_asks_aws_nothing_and_tells_it_nothing(root: Path) -> None:
@@ -54,6 +58,23 @@ def test_an_image_of_another_python_does_not_change_what_is_built(root: Path) ->
     plan = planned(root, "build", PYTHON_VERSION="3.11.7", BUILD="nightly").stdout
 
     assert plan == planned(root, "build").stdout
+
+
+def test_the_folder_of_the_repository_may_have_blanks_in_its_name(root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "my tidemill"
+    folder.mkdir()
+    (folder / "Makefile").write_bytes((root / "Makefile").read_bytes())
+    for sources in ("requirements", "layers/core"):
+        (folder / sources).parent.mkdir(exist_ok=True)
+        (folder / sources).symlink_to(root / sources)
+
+    plan = planned(folder, "build")
+
+    assert plan.returncode == 0, plan.stderr
+    for line in plan.stdout.replace("\\\n", " ").splitlines():
+        words = shlex.split(line)
+        assert [word for word in words if word.endswith("/my") or word.startswith("tidemill/")] == []
+    assert f'PYTHON="{folder}/build/sam-venv/bin/python"' in plan.stdout
 
 
 def test_an_unknown_processor_is_refused_before_anything_is_installed(root: Path) -> None:

@@ -172,3 +172,12 @@ def test_the_reasons_are_made_of_what_is_logged_of_an_attempt(widgets: list[dict
     assert "count_distinct(task_id) as tasks by task_name, code" in by_task["query"]
     [fields] = re.findall(r"fields @timestamp, ([^|]+) \|", latest["query"])
     assert set(fields.split(", ")) <= told.keys()
+
+
+def test_what_the_runtime_and_lambda_say_is_shown_beside_what_functions_say(widgets: list[dict[str, Any]]) -> None:
+    """Of an error the runtime has a line without ``message``, of a process killed Lambda one with ``record.status``."""
+    query = of_kind(widgets, "log")[-1]["query"]
+
+    assert "not (ispresent(message) and message = 'attempt')" in query
+    assert "or record.status in ['error', 'failure', 'timeout']" in query
+    assert "coalesce(message, errorType, record.status) as what, coalesce(reason, errorMessage) as why" in query

@@ -97,7 +97,7 @@ def test_a_function_is_told_what_was_chosen(template: dict[str, Any]) -> None:
 
 
 def test_these_are_all_timeouts_that_can_be_chosen(template: dict[str, Any]) -> None:
-    assert template["Parameters"]["ExecuteTimeout"]["AllowedValues"] == TIMEOUTS
+    assert template["Parameters"]["ExecuteTimeout"]["AllowedValues"] == [str(timeout) for timeout in TIMEOUTS]
 
 
 @pytest.mark.parametrize("timeout", TIMEOUTS)

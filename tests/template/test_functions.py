@@ -32,7 +32,8 @@ def invoke_config(resources: dict[str, Any], name: str) -> dict[str, Any]:
 
 def allowed(resources: dict[str, Any], name: str) -> list[tuple[object, object]]:
     policies = resources[f"{name}Role"]["Properties"]["Policies"]
-    return [(s["Action"], s["Resource"]) for policy in policies for s in policy["PolicyDocument"]["Statement"]]
+    statements = [one for policy in policies for one in policy["PolicyDocument"]["Statement"] if "Action" in one]
+    return [(statement["Action"], statement["Resource"]) for statement in statements]
 
 
 def test_these_are_all_functions_there_are(resources: dict[str, Any]) -> None:
@@ -99,6 +100,16 @@ def test_a_task_that_could_not_be_stored_waits_in_an_encrypted_queue(resources: 
 @pytest.mark.parametrize("name", ["ReclaimFunction", "ArchiveFunction"])
 def test_what_the_next_tick_repeats_has_no_destination(resources: dict[str, Any], name: str) -> None:
     assert not invoke_config(resources, name).get("DestinationConfig")
+
+
+@each_function
+def test_whatever_a_function_or_its_runtime_logs_is_json_of_level_info_or_above(
+    resources: dict[str, Any], name: str
+) -> None:
+    how = resources[name]["Properties"]["LoggingConfig"]
+
+    assert (how["LogFormat"], how["ApplicationLogLevel"]) == ("JSON", "INFO")
+    assert how.keys() == {"LogFormat", "ApplicationLogLevel", "LogGroup"}
 
 
 @each_function

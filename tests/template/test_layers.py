@@ -114,7 +114,7 @@ def test_a_layer_is_built_for_another_python_only_where_somebody_says_so(root: P
 
 @each_layer
 def test_bytecode_is_made_by_the_python_that_will_use_it(root: Path, tmp_path: Path, name: str, folder: str) -> None:
-    compilers = f"COMPILERS=true /nowhere/python {sys.executable}"
+    compilers = f'COMPILERS=true /nowhere/python "{sys.executable}"'
 
     built = make(
         root / folder, name, f"ARTIFACTS_DIR={tmp_path}", WITHOUT_WHEELS, compilers, f"LAMBDA_PYTHON={THIS_PYTHON}"
@@ -131,7 +131,7 @@ def test_bytecode_is_made_by_the_python_that_will_use_it(root: Path, tmp_path: P
 
 @each_layer
 def test_another_python_makes_no_bytecode(root: Path, tmp_path: Path, name: str, folder: str) -> None:
-    compilers = f"COMPILERS={sys.executable}"
+    compilers = f'COMPILERS="{sys.executable}"'
 
     built = make(root / folder, name, f"ARTIFACTS_DIR={tmp_path}", WITHOUT_WHEELS, compilers, "LAMBDA_PYTHON=3.9")
 
@@ -144,7 +144,64 @@ def test_another_python_makes_no_bytecode(root: Path, tmp_path: Path, name: str,
 def test_the_python_that_makes_bytecode_is_looked_for(root: Path, name: str, folder: str) -> None:
     recipe = make(root / folder, name, "--dry-run", "ARTIFACTS_DIR=/layer", "PYTHON=p", PYTHON313="/a/python").stdout
 
-    assert "for python in p /a/python python3.13;" in recipe
+    assert 'for python in "p" "/a/python" python3.13;' in recipe
+
+
+@each_layer
+def test_the_folders_of_a_build_may_have_blanks_in_their_names(
+    root: Path, tmp_path: Path, name: str, folder: str
+) -> None:
+    python, layer = tmp_path / "a folder" / "python", tmp_path / "my layer"
+    tells_its_arguments(python, version="3.13")
+
+    built = make(root / folder, name, f"ARTIFACTS_DIR={layer}", f"PYTHON={python}")
+    by_another = make(root / folder, name, f"ARTIFACTS_DIR={layer}", "PYTHON=true", f"PYTHON313={python}")
+
+    assert (built.returncode, built.stderr) == (by_another.returncode, by_another.stderr) == (0, "")
+    assert "<-m> <pip> <install>" in built.stdout
+    assert f"<--target> <{layer}/python>" in built.stdout
+    for made in (built, by_another):
+        assert f"<compileall> <-q> <--invalidation-mode> <unchecked-hash> <-s> <{layer}/python>" in made.stdout
+
+
+def tells_its_arguments(python: Path, *, version: str, fails: int = 0) -> None:
+    """Make what looks like a Python of some version, prints its arguments and ends as is said."""
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] && exec echo {version}\nprintf "<%s> " "$@"\n[ "$2" = pip ] || exit {fails}\n'
+    )
+    python.chmod(0o755)
+
+
+@each_layer
+def test_a_python_that_cannot_make_bytecode_leaves_it_to_the_next(
+    root: Path, tmp_path: Path, name: str, folder: str
+) -> None:
+    broken = tmp_path / "broken" / "python"
+    tells_its_arguments(broken, version=THIS_PYTHON, fails=127)
+    layer = (f"ARTIFACTS_DIR={tmp_path}", f"LAMBDA_PYTHON={THIS_PYTHON}", f"PYTHON={broken}")
+
+    by_the_next = make(root / folder, name, *layer, f"PYTHON313={sys.executable}")
+    by_nobody = make(root / folder, name, *layer, 'COMPILERS="$(PYTHON)"')
+
+    assert (by_the_next.returncode, by_nobody.returncode) == (0, 0), by_the_next.stderr
+    assert list(tmp_path.rglob("*.pyc")) == []  # those of the first build: the second was without
+    assert "built without .pyc" not in by_the_next.stdout
+    assert "built without .pyc" in by_nobody.stdout
+
+
+@each_layer
+def test_a_module_that_does_not_compile_ends_the_build(root: Path, tmp_path: Path, name: str, folder: str) -> None:
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python" / "wrong.py").write_text("def:\n")
+    compilers = f'COMPILERS="{sys.executable}"'
+
+    built = make(
+        root / folder, name, f"ARTIFACTS_DIR={tmp_path}", WITHOUT_WHEELS, compilers, f"LAMBDA_PYTHON={THIS_PYTHON}"
+    )
+
+    assert built.returncode != 0
+    assert "wrong.py" in built.stdout
 
 
 def test_a_missing_package_index_is_told_in_a_sentence(root: Path, tmp_path: Path) -> None:

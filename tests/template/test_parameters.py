@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tidemill.settings import from_environment
+
 SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:"  # an address, nothing secret
 
 
@@ -75,21 +77,59 @@ def test_each_is_in_a_group_in_the_order_a_guided_deployment_asks(source: dict[s
     assert all(group["Label"]["default"] for group in groups)
 
 
-def test_there_is_at_least_one_executor_and_five_are_usual(parameters: dict[str, Any]) -> None:
-    assert (parameters["MaxExecutors"]["MinValue"], parameters["MaxExecutors"]["Default"]) == (1, 5)
+@pytest.mark.parametrize(("name", "most", "usual"), [("MaxExecutors", 100, "5"), ("Concurrency", 64, "16")])
+def test_as_many_as_the_code_takes_can_be_chosen_and_some_are_usual(
+    parameters: dict[str, Any], name: str, most: int, usual: str
+) -> None:
+    assert [n for n in range(1001) if accepts(parameters[name], str(n))] == list(range(1, most + 1))
+    assert parameters[name]["Default"] == usual
+
+
+@pytest.mark.parametrize(("name", "variable"), [("MaxExecutors", "MAX_EXECUTORS"), ("Concurrency", "CONCURRENCY")])
+@pytest.mark.parametrize("value", ["5.0", "2.5", "1e1", "05", "+5", "0", "-1", "5 ", "", "five", "\u0665"])
+def test_what_is_counted_is_a_whole_number_as_the_code_reads_it(
+    parameters: dict[str, Any], name: str, variable: str, value: str
+) -> None:
+    """CloudFormation's Number takes 5.0, and hands it on as it is: into the environment and the dashboard's JSON."""
+    assert parameters[name]["Type"] == "String"
+    assert not accepts(parameters[name], value)
+    for n in (1, 5, 10, 64):
+        from_environment({variable: str(n)})
+
+
+@pytest.mark.parametrize("name", ["RetentionDays", "DeadLetterRetentionDays"])
+@pytest.mark.parametrize("value", ["1", "7.5", "7.0", "1e1", "365"])
+def test_days_need_not_be_whole(parameters: dict[str, Any], name: str, value: str) -> None:
+    assert parameters[name]["Type"] == "Number"
+    from_environment({"RETENTION_DAYS": value, "DEAD_LETTER_RETENTION_DAYS": value})
 
 
 def test_an_executor_may_run_for_up_to_fifteen_minutes(parameters: dict[str, Any]) -> None:
-    values = parameters["ExecuteTimeout"]["AllowedValues"]
+    values = [int(value) for value in parameters["ExecuteTimeout"]["AllowedValues"]]
 
     assert (min(values), max(values)) == (90, 900)
-    assert parameters["ExecuteTimeout"]["Default"] == 120
+    assert parameters["ExecuteTimeout"]["Default"] == "120"
+
+
+def test_what_a_mapping_is_asked_for_is_text_since_sam_on_this_machine_finds_nothing_else(
+    template: dict[str, Any],
+) -> None:
+    """`sam local invoke` hands down what it cannot find as an empty variable."""
+    parameter = template["Parameters"]["ExecuteTimeout"]
+
+    assert {type(value) for value in [parameter["Default"], *parameter["AllowedValues"]]} == {str}
+    assert parameter["Default"] in template["Mappings"]["TimeBudget"]
+
+
+@pytest.mark.parametrize("name", ["MongoSecretArn", "MongoSecretKeyArn", "AlarmTarget"])
+def test_what_must_be_in_the_stacks_region_says_so(parameters: dict[str, Any], name: str) -> None:
+    assert "in the stack's region" in parameters[name]["Description"]
 
 
 def test_every_timeout_that_can_be_chosen_has_its_time_budget(template: dict[str, Any]) -> None:
-    chosen = {str(value) for value in template["Parameters"]["ExecuteTimeout"]["AllowedValues"]}
+    chosen = template["Parameters"]["ExecuteTimeout"]["AllowedValues"]
 
-    assert template["Mappings"]["TimeBudget"].keys() == chosen
+    assert list(template["Mappings"]["TimeBudget"]) == chosen
 
 
 @pytest.mark.parametrize("value", [SECRET + "mongodb-AbC123", SECRET + "prod/tidemill+uri-a1B2c3"])

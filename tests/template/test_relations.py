@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from jsonschema_rs import Draft202012Validator
 
 from demo import schemas
 from tasks.deliver_webhook import Sender
+from tests.template.deployment import Deploy
 from tests.template.translating import ROOT
 from tests.template.wiring import functions, named
 from tidemill import aws, bootstrap, buckets, summon
@@ -120,8 +122,10 @@ def test_the_longest_task_ends_in_time_though_it_is_claimed_last(template: dict[
 
 
 def test_each_timeout_that_can_be_chosen_has_its_budget(template: dict[str, Any]) -> None:
-    assert template["Parameters"]["ExecuteTimeout"]["AllowedValues"] == TIMEOUTS
-    assert template["Mappings"]["TimeBudget"].keys() == {str(timeout) for timeout in TIMEOUTS}
+    timeouts = [str(timeout) for timeout in TIMEOUTS]
+
+    assert template["Parameters"]["ExecuteTimeout"]["AllowedValues"] == timeouts
+    assert list(template["Mappings"]["TimeBudget"]) == timeouts
 
 
 def seconds(expression: str) -> float:
@@ -250,11 +254,32 @@ def test_every_schedule_sends_what_the_schema_of_its_function_takes(template: di
         assert Draft202012Validator(documents[EVENT_OF[name]]).is_valid(json.loads(sent)), name
 
 
+def samconfig() -> dict[str, Any]:
+    """What `sam` is told where a command line says nothing, by command."""
+    found: dict[str, Any] = tomllib.loads((ROOT / "samconfig.toml").read_text(encoding="utf-8"))["default"]
+    return {command: sections["parameters"] for command, sections in found.items()}
+
+
+def test_no_command_takes_another_stack_than_the_one_deployed(template: dict[str, Any], deploy: Deploy) -> None:
+    """A guided deployment saves the name it is given for `sam deploy` alone; what `global` said would stay, and
+    `sam delete` believe it. So the other commands are told."""
+    stack = deploy(name="orders")
+    alarms = stack.of_type("AWS::CloudWatch::Alarm").values()
+    said = [*(alarm["AlarmDescription"] for alarm in alarms), template["Outputs"]["ReclaimFunctionName"]["Description"]]
+    commands = [
+        one for text in said for one in re.findall(r"sam (?:remote invoke \w+|logs)(?: --stack-name \w+)?", text)
+    ]
+
+    assert [command for command, given in samconfig().items() if "stack_name" in given] == ["deploy"]
+    assert len(commands) == 3
+    assert all("--stack-name" in command for command in commands)
+    assert [command for command in commands if not command.endswith((" orders", "NAME"))] == []
+
+
 def test_a_guided_deployment_may_make_what_the_template_has(template: dict[str, Any]) -> None:
-    chosen = (ROOT / "samconfig.toml").read_text(encoding="utf-8")
     given = {key for r in template["Resources"].values() for key in r["Properties"] if key == "RoleName"}
 
-    assert 'capabilities = "CAPABILITY_IAM"' in chosen
+    assert samconfig()["deploy"]["capabilities"] == "CAPABILITY_IAM"
     assert given == set()  # which would take CAPABILITY_NAMED_IAM
 
 

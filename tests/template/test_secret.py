@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.end_to_end.deployed.intrinsics import Stack
 from tests.template.deployment import Deploy
 
 FUNCTIONS = ["EnqueueFunction", "ExecuteFunction", "ReclaimFunction", "ArchiveFunction", "OperateFunction"]
 KEYS = "arn:aws:kms:eu-central-1:123456789012:key/"
 ID = "1234abcd-12ab-34cd-56ef-1234567890ab"
+each_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
 def texts(value: object) -> Iterator[str]:
@@ -35,12 +37,34 @@ def test_anything_else_is_no_key(parameters: dict[str, Any], value: str) -> None
     assert not re.fullmatch(parameters["MongoSecretKeyArn"]["AllowedPattern"], value)
 
 
-def test_a_key_may_be_used_through_secrets_manager_only(deploy: Deploy) -> None:
-    stack = deploy(MongoSecretKeyArn=KEYS + ID)
-    [policy] = [one for name, one in stack.of_type("AWS::IAM::Policy").items() if name == "DecryptSecret"]
+def statements(stack: Stack, role: str) -> list[dict[str, Any]]:
+    """Return what a role may do from the moment it exists: not what policies that are made later add."""
+    policies = stack.of_type("AWS::IAM::Role")[role].get("Policies", [])
+    return [statement for policy in policies for statement in policy["PolicyDocument"]["Statement"]]
 
-    assert policy["Roles"] == [stack.name_of(f"{name}Role") for name in FUNCTIONS]
-    assert policy["PolicyDocument"]["Statement"] == [
+
+@each_function
+def test_a_function_may_read_the_secret_before_it_exists(deploy: Deploy, resources: dict[str, Any], name: str) -> None:
+    stack = deploy()
+    role, _ = resources[name]["Properties"]["Role"]["Fn::GetAtt"]
+
+    assert [one for one in statements(stack, role) if one["Action"] == "secretsmanager:GetSecretValue"] == [
+        {
+            "Effect": "Allow",
+            "Action": "secretsmanager:GetSecretValue",
+            "Resource": stack.resolved({"Ref": "MongoSecretArn"}),
+        }
+    ]
+
+
+@each_function
+def test_a_key_may_be_used_through_secrets_manager_only_and_before_the_function_exists(
+    deploy: Deploy, resources: dict[str, Any], name: str
+) -> None:
+    stack = deploy(MongoSecretKeyArn=KEYS + ID)
+    role, _ = resources[name]["Properties"]["Role"]["Fn::GetAtt"]
+
+    assert [one for one in statements(stack, role) if one["Action"] == "kms:Decrypt"] == [
         {
             "Effect": "Allow",
             "Action": "kms:Decrypt",
@@ -51,17 +75,19 @@ def test_a_key_may_be_used_through_secrets_manager_only(deploy: Deploy) -> None:
 
 
 def test_without_a_key_nobody_may_decrypt(deploy: Deploy) -> None:
-    policies = deploy().of_type("AWS::IAM::Policy")
+    stack = deploy()
+    allowed = [stack.of_type("AWS::IAM::Policy"), stack.of_type("AWS::IAM::Role")]
 
-    assert "DecryptSecret" not in policies
-    assert [text for text in texts(policies) if "kms" in text] == []
+    assert [text for text in texts(allowed) if "kms" in text] == []
 
 
-def test_no_other_statement_has_a_condition(resources: dict[str, Any]) -> None:
-    policies = {name: r["Properties"] for name, r in resources.items() if r["Type"] == "AWS::IAM::Policy"}
-    limited = [n for n, p in policies.items() if any("Condition" in s for s in p["PolicyDocument"]["Statement"])]
+def test_no_other_statement_has_a_condition(deploy: Deploy) -> None:
+    stack = deploy(MongoSecretKeyArn=KEYS + ID)
+    policies = stack.of_type("AWS::IAM::Policy").values()
+    later = [statement for policy in policies for statement in policy["PolicyDocument"]["Statement"]]
+    at_once = [one for role in stack.of_type("AWS::IAM::Role") for one in statements(stack, role)]
 
-    assert limited == ["DecryptSecret"]
+    assert {one["Action"] for one in [*later, *at_once] if "Condition" in one} == {"kms:Decrypt"}
 
 
 def test_no_secret_is_resolved_into_the_template(source: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import bson
 import pytest
 
 from layers import check_build
-from layers.check_build import MACHINES, MAX_BYTES, Build, main, problems, summary
+from layers.check_build import MACHINES, MAX_BYTES, Build, distributions, main, problems, summary
 
 LIBRARY = "CoreLayer/python/bson/_cbson.cpython-313-aarch64-linux-gnu.so"
 BYTECODE = "CoreLayer/python/bson/__pycache__/son.cpython-313.pyc"
@@ -28,11 +28,32 @@ def bytecode(flags: int) -> bytes:
 
 UNCHECKED, CHECKED, TIMESTAMP = bytecode(0b01), bytecode(0b11), bytecode(0b00)
 
+TEMPLATE = b"""\
+Parameters:
+  Architecture:
+    Type: String
+    Description: Processor of the functions, which is a long
+      line
+    Default: arm64
+    AllowedValues:
+    - arm64
+Resources:
+  EnqueueFunction:
+    Properties:
+      CodeUri: EnqueueFunction
+  CoreLayer:
+    Properties:
+      ContentUri: CoreLayer
+  TasksLayer:
+    Properties:
+      ContentUri: TasksLayer
+"""
 SOUND = {
-    "template.yaml": b"Resources: {}\n",
+    "template.yaml": TEMPLATE,
     "EnqueueFunction/app.py": b"def lambda_handler(event, context): ...\n",
-    "CoreLayer/python/tidemill/model.py": b"",
-    "CoreLayer/python/tidemill/__pycache__/model.cpython-313.pyc": UNCHECKED,
+    "CoreLayer/python/tidemill/bootstrap.py": b"",
+    "CoreLayer/python/tidemill/__pycache__/bootstrap.cpython-313.pyc": UNCHECKED,
+    **{f"CoreLayer/python/{name.replace('-', '_')}-1.0.dist-info/METADATA": b"" for name in distributions("core")},
     "CoreLayer/python/bson/__init__.py": b"",
     LIBRARY: elf("arm64"),
     BYTECODE: UNCHECKED,
@@ -196,6 +217,82 @@ def grow(path: Path, size: int) -> None:
         file.truncate(size)  # a hole: takes no room on the disk
 
 
+def test_the_distributions_of_a_layer_are_those_it_pins() -> None:
+    assert {"pymongo", "pydantic-core", "aws-lambda-powertools"} <= set(distributions("core"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"EnqueueFunction/app.py": b""}, "EnqueueFunction has no app.py"),
+        ({"ArchiveFunction/readme": b"x"}, "ArchiveFunction has no app.py"),
+        ({"CoreLayer/python/tidemill/bootstrap.py": None}, "CoreLayer has no python/tidemill/bootstrap.py"),
+        ({"TasksLayer/python/tasks/noop.py": None, "TasksLayer/python/z": b""}, "TasksLayer has no python/tasks/*.py"),
+        ({"TasksLayer/python/tasks/noop.py": None, "TasksLayer/z": b"x"}, "TasksLayer has no python/tasks/*.py"),
+        (
+            {"CoreLayer/python/pymongo-1.0.dist-info/METADATA": None, "CoreLayer/python/pymongo_x-1.dist-info/a": b""},
+            "CoreLayer lacks pymongo, which its requirements.txt names",
+        ),
+        (
+            {
+                "CoreLayer/python/pydantic_core-1.0.dist-info/METADATA": None,
+                "CoreLayer/python/dnspython-1.0.dist-info/METADATA": None,
+            },
+            "CoreLayer lacks dnspython, pydantic-core, which its requirements.txt names",
+        ),
+        (
+            {"template.yaml": TEMPLATE.replace(b"Uri: EnqueueFunction", b"Uri: GoneFunction")},
+            "template.yaml deploys GoneFunction, which was not built",
+        ),
+    ],
+)
+def test_what_was_left_out_is_named(lay: Lay, changes: dict[str, bytes | None], problem: str) -> None:
+    assert problems(lay(changes)) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "deploys"), [(b"    - x86_64\n", "x86_64"), (b"    - arm64\n    - x86_64\n", "arm64 and x86_64")]
+)
+def test_a_template_that_deploys_for_another_processor_is_refused(lay: Lay, allowed: bytes, deploys: str) -> None:
+    template = TEMPLATE.replace(b"    - arm64\n", allowed)
+
+    assert problems(lay({"template.yaml": template})) == [
+        f"template.yaml deploys for {deploys}, and what was built is for arm64 alone"
+    ]
+
+
+def test_a_template_whose_default_is_another_processor_is_refused(lay: Lay) -> None:
+    template = TEMPLATE.replace(b"Default: arm64", b"Default: x86_64")
+
+    assert problems(lay({"template.yaml": template})) == [
+        "template.yaml deploys for x86_64 by default, and what was built is for arm64 alone"
+    ]
+
+
+@pytest.mark.parametrize(
+    "target", ["/etc/hostname", "../../..", "../CoreLayer/python/bson/__init__.py", "nowhere/at all"]
+)
+def test_a_link_that_leads_out_of_its_function_or_layer_is_refused(lay: Lay, target: str) -> None:
+    build = lay()
+    (build.folder / "EnqueueFunction" / "link").symlink_to(target)
+
+    assert "EnqueueFunction/link leads out of EnqueueFunction, or nowhere" in problems(build)
+
+
+def test_a_function_that_is_a_link_itself_is_refused(lay: Lay) -> None:
+    build = lay()
+    (build.folder / "OperateFunction").symlink_to(build.folder / "EnqueueFunction")
+
+    assert "OperateFunction leads out of OperateFunction, or nowhere" in problems(build)
+
+
+def test_a_link_within_a_layer_is_taken(lay: Lay) -> None:
+    build = lay({"TasksLayer/python/lib/libz.so.1": elf("arm64")})
+    (build.folder / "TasksLayer/python/lib/libz.so").symlink_to("libz.so.1")
+
+    assert problems(build) == []
+
+
 @pytest.mark.parametrize("part", ["template.yaml", "EnqueueFunction/app.py"])
 def test_a_folder_without_a_build_is_refused(lay: Lay, part: str) -> None:
     build = lay({part: None})
@@ -248,15 +345,17 @@ def test_bytecode_that_this_python_makes_is_read_rightly(lay: Lay, tmp_path: Pat
 
 def test_a_library_of_this_machine_is_read_rightly(lay: Lay) -> None:
     [library] = Path(bson.__file__).parent.glob("_cbson.cpython-*.so")
-    folder = lay(
-        {
-            **{name: None for name in SOUND if ".pyc" in name or ".so" in name},
-            f"CoreLayer/python/bson/{library.name}": library.read_bytes(),
-        }
-    ).folder
+    content = {
+        **{name: None for name in SOUND if ".pyc" in name or ".so" in name},
+        f"CoreLayer/python/bson/{library.name}": library.read_bytes(),
+    }
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
 
-    found = {arch: problems(Build(folder=folder, arch=arch, python=version)) for arch in MACHINES}
+    def found_in_a_build_for(arch: str) -> list[str]:
+        folder = lay({**content, "template.yaml": TEMPLATE.replace(b"arm64", arch.encode())}).folder
+        return problems(Build(folder=folder, arch=arch, python=version))
+
+    found = {arch: found_in_a_build_for(arch) for arch in MACHINES}
 
     assert found.pop("arm64" if platform.machine() in {"aarch64", "arm64"} else "x86_64") == []
     assert all("is not for" in problem for [problem] in found.values())

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -21,6 +22,7 @@ from tidemill.metrics import COUNTERS, EVERY_SEC, GAUGES, MAX_VALUES, NAMES, SAM
 from tidemill.model import Cancelled, Failed, Failure, Malformed, Outcome, Reason, Retried, Run, Snoozed, Succeeded
 from tidemill.settlement import Settlement
 
+BEGAN = 1_700_000_000.25
 BROKE = Failure(message="S3cr3t", code="ValueError")
 RUN = Run(started_at=T0, duration=timedelta(milliseconds=1500), status="failed")
 
@@ -31,7 +33,7 @@ class Told:
     def __init__(self) -> None:
         self.time = Moved()
         self.text: list[str] = []
-        self.counts = Counts(self.text.append, monotonic=self.time)
+        self.counts = Counts(self.text.append, monotonic=self.time, wall=lambda: BEGAN)
 
     def lines(self) -> list[dict[str, Any]]:
         self.counts.emit()
@@ -168,6 +170,18 @@ def test_lines_are_as_many_as_it_takes(told: Told, count: int) -> None:
 
     assert len(lines) == math.ceil(count / MAX_VALUES)
     assert sum(sum(line["run_time_seconds"]) for line in lines) == count
+
+
+def test_what_lambda_counts_by_the_start_of_an_invocation_is_dated_by_it(told: Told) -> None:
+    """``recycled`` is taken off Lambda's errors, period by period: both must fall into the same one."""
+    told.counts.count("done")
+    told.counts.count("recycled")
+
+    done, recycled = told.lines()
+
+    assert (metrics_in(done), metrics_in(recycled)) == (["done"], ["recycled"])
+    assert recycled["_aws"]["Timestamp"] == BEGAN * 1000
+    assert done["_aws"]["Timestamp"] > BEGAN * 1000 + 60_000
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "1", [], 10**400])
@@ -338,16 +352,63 @@ def test_standard_output_is_reached_whatever_a_function_did_to_it() -> None:
     assert ended.stdout.splitlines() == ["é" * 70_000, "replaced", "removed", "closed", "taken"]
 
 
+def test_lines_stand_apart_from_what_others_have_printed_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text: list[str] = []
+    monkeypatch.setattr(metrics, "stdout", lambda: text.append)
+
+    for apart in (True, False):
+        with metrics.counting(apart=apart) as counts:
+            counts.count("done")
+
+    assert [(line[0], line[-1]) for line in text] == [("\n", "\n"), ("{", "\n")]
+
+
+REUSE = """
+import os, sys
+from tidemill import metrics
+write = metrics.stdout()
+first, last = sys.argv[2:]
+os.closerange(int(first), int(last))  # as a function does that makes a daemon
+theirs = [os.open(sys.argv[1], os.O_CREAT | os.O_RDWR | os.O_APPEND) for _ in range(8)]
+write("told" + chr(10))
+"""
+
+
+@pytest.mark.parametrize(
+    ("closed", "told"),
+    [
+        (("64", "65"), "told\n"),
+        (("3", "64"), "told\n"),  # standard output itself is left
+        (("0", "3"), "told\n"),  # its copy is
+        (("0", "64"), ""),
+    ],
+)
+def test_a_file_that_has_got_the_number_of_standard_output_is_not_written_to(
+    tmp_path: Path, closed: tuple[str, str], told: str
+) -> None:
+    ended = ran(REUSE, str(tmp_path / "theirs"), *closed)
+
+    assert (tmp_path / "theirs").read_text() == ""
+    assert ended.stdout == told
+
+
 def test_a_process_without_standard_output_does_without() -> None:
     ended = ran("import os; os.close(1)\nfrom tidemill import metrics\nmetrics.stdout()('x'); os.write(2, b'fine')")
 
     assert ended.stderr == "fine"
 
 
-def ran(code: str) -> subprocess.CompletedProcess[str]:
+def ran(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {"PYTHONPATH": str(ROOT / "layers/core")}
     return subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 

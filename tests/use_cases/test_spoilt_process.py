@@ -129,7 +129,7 @@ def test_a_function_that_spoils_its_process_harms_neither_the_executor_nor_the_n
         wait = failed["next_retry_at"].replace(tzinfo=UTC) - before
         assert (failed["status"], failed["error"]["code"]) == ("pending", "ValueError")
         assert timedelta(seconds=45) < wait < timedelta(seconds=75) + (after - before)
-    printed = [json.loads(line) for line in ended.stdout.splitlines()]
+    printed = [json.loads(line) for line in ended.stdout.splitlines() if line]
     lines = [line for line in printed if "_aws" not in line]
     assert [(one["claimed"], one["done"], one["retries_total"]) for one in printed if "_aws" in one] == [
         ([5], [4], [1]),

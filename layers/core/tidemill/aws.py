@@ -6,7 +6,8 @@ boto3 is imported where something is asked for: that costs 0.3 s, which a plain 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 SummonSource: TypeAlias = Literal["wake", "backlog"]
 
+DOUBT_SEC: Final = 10.0
+"""How long a secret is not looked at again, though MongoDB cannot be found."""
+
 PATIENCE_SEC: Final = 20.0
 """How long an operator waits for the function that is asked."""
 
@@ -26,25 +30,45 @@ _ARN_PARTS: Final = 7
 
 
 class Secret:
-    """MongoDB's URI in a secret that is it, or JSON with a field ``uri``: read once, and again when told to.
+    """MongoDB's URI in a secret that is it, or JSON with a field ``uri``: read once, and again where there is reason.
 
     Reading raises `SettingsError` where the secret cannot be read, or is something else; nothing of it is shown.
     """
 
-    def __init__(self, arn: str) -> None:
+    def __init__(self, arn: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._arn = arn
+        self._monotonic = monotonic
         self._uri: str | None = None
+        self._read_at = -DOUBT_SEC
+        self._is_doubted = False
 
     def uri(self) -> str:
         """Return the URI."""
         if self._uri is None:
-            self._uri = _uri_in(_secret_text(self._arn))
+            self._uri = self._read(attempts=2)
         return self._uri
 
     def has_changed(self) -> bool:
         """Read it again, and tell whether it is another one than before."""
-        before, self._uri = self._uri, _uri_in(_secret_text(self._arn))
+        before, self._uri = self._uri, self._read(attempts=1)
         return self._uri != before
+
+    def forget(self) -> None:
+        """Have it read again by whoever asks next: it cannot be used."""
+        self._uri = None
+
+    def doubt(self) -> None:
+        """Note that nobody was found where it leads to."""
+        self._is_doubted = True
+
+    def is_doubted(self) -> bool:
+        """Tell whether it may have been changed for that: not more often than every `DOUBT_SEC`."""
+        return self._is_doubted and self._monotonic() - self._read_at >= DOUBT_SEC
+
+    def _read(self, *, attempts: int) -> str:
+        self._is_doubted = False
+        self._read_at = self._monotonic()
+        return _uri_in(_secret_text(self._arn, attempts=attempts))
 
 
 def unqualified(arn: object) -> str | None:
@@ -215,13 +239,17 @@ def _uri_in(text: str) -> str:
     raise SettingsError("the secret in MONGODB_SECRET_ARN must be a URI, or JSON with a field uri")
 
 
-def _secret_text(arn: str) -> str:
+def _secret_text(arn: str, *, attempts: int) -> str:
     import boto3  # noqa: PLC0415
     from botocore.config import Config  # noqa: PLC0415
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
-    short = Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2})
+    short = Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": attempts})
     try:
         return str(boto3.client("secretsmanager", config=short).get_secret_value(SecretId=arn)["SecretString"])
-    except (BotoCoreError, ClientError, KeyError) as error:
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code")
+        hint = ": may this role read it, and decrypt it with its KMS key?" if code == "AccessDeniedException" else ""
+        raise SettingsError(f"the secret in MONGODB_SECRET_ARN cannot be read ({code}){hint}") from None
+    except (BotoCoreError, KeyError) as error:
         raise SettingsError(f"the secret in MONGODB_SECRET_ARN cannot be read ({type(error).__name__})") from None

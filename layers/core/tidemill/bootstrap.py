@@ -12,13 +12,11 @@ from datetime import timedelta
 from functools import cache
 from typing import Any, Final, Protocol, TypeVar
 
-import pymongo
-from dns.exception import DNSException
+from pymongo import MongoClient
 from pymongo.database import Database
-from pymongo.errors import ConfigurationError, InvalidURI
 
-from tidemill import aws, control, indexes, settings
-from tidemill.archive import Archives
+from tidemill import aws, control, indexes, mongodb, settings
+from tidemill.archive import ArchiveError, Archives
 from tidemill.buckets import Bucket
 from tidemill.client import Queue
 from tidemill.clock import ServerClock, Uptime
@@ -28,10 +26,10 @@ from tidemill.errors import (
     CredentialsError,
     RefusedError,
     RegistrationError,
+    RetentionError,
     SettingsError,
     TidemillError,
     UnavailableError,
-    UnsupportedServerError,
 )
 from tidemill.executor import Order, Runtime
 from tidemill.executor.linger import SUMMONED_SEC
@@ -47,7 +45,7 @@ from tidemill.summon import PATIENCE_SEC, QUIET_SEC, Summoner, Waker
 
 _T = TypeVar("_T")
 
-_clients: Final[list[pymongo.MongoClient[Any]]] = []
+_clients: Final[list[MongoClient[Any]]] = []
 
 LOCAL_LIFE: Final = timedelta(seconds=120)
 """How long a call without a Lambda context is taken to live."""
@@ -90,29 +88,7 @@ def database(role: str, *, timeout_sec: float = 10.0, pool: int = 2) -> Database
     """
     _hush_drivers()
     source, uri = _uri()
-    if ".docdb." in uri and "amazonaws.com" in uri:
-        raise UnsupportedServerError("Amazon DocumentDB lacks the partial indexes Tidemill stands on: use MongoDB")
-    if not uri.startswith(("mongodb://", "mongodb+srv://")):  # the driver takes any word for the name of a host
-        raise SettingsError(f"{source} is not a MongoDB URI: it must start with mongodb:// or mongodb+srv://")
-    try:
-        client: pymongo.MongoClient[Any] = pymongo.MongoClient(
-            uri,
-            appname=f"tidemill-{role}",
-            connectTimeoutMS=2000,
-            maxIdleTimeMS=60_000,
-            maxPoolSize=pool,
-            minPoolSize=0,
-            retryWrites=True,
-            serverSelectionTimeoutMS=3000,
-            timeoutMS=int(timeout_sec * 1000),
-            tz_aware=True,
-            w="majority",
-            waitQueueTimeoutMS=2000,
-        )
-    except (ConfigurationError, InvalidURI, ValueError, TypeError, OSError) as error:
-        if isinstance(error.__cause__ or error.__context__, DNSException):
-            raise UnavailableError(f"the name of the cluster in {source} cannot be resolved") from None
-        raise SettingsError(f"{source} is not a MongoDB URI that can be used") from None
+    client = mongodb.connect(uri, source=source, name=f"tidemill-{role}", timeout_sec=timeout_sec, pool=pool)
     _clients.append(client)
     return majority(client[chosen().database])
 
@@ -121,20 +97,27 @@ def with_current_secret(work: Callable[[], _T]) -> _T:
     """Return what *work* returns: once more, should MongoDB refuse credentials that the secret no longer holds.
 
     What is left of the first try is as if the invocation had been repeated. Connections that are open already are
-    not affected by a change of the password, so it is the first command of *work* that fails, as a rule.
+    not affected by a change of the password, so it is the first command of *work* that fails, as a rule. What else
+    may come of a wrong secret has the next invocation look whether it is another one by now.
 
     Raises:
         CredentialsError: The secret says what it said before, or what it says now is refused, too.
-        SettingsError: It cannot be read any more.
+        SettingsError: It cannot be read, or used.
+        TidemillError: What *work* raises.
     """
+    _look_at_doubted_secret()
     try:
-        return work()
+        return _doubting(work)
     except CredentialsError:
         _start_over()  # a client that was refused once finds no server for the next ten seconds
         secret = _secret()
         if secret is None or not secret.has_changed():
             raise
-    return work()
+    try:
+        return _doubting(work)
+    except CredentialsError:
+        _start_over()
+        raise
 
 
 @cache
@@ -250,6 +233,8 @@ def missing_indexes() -> tuple[str, ...]:
         names = _maintained()
     except CredentialsError:
         raise
+    except RetentionError as error:
+        return (str(error),)
     except RefusedError as error:
         return (f"{error}: run `tidemill indexes`",)
     except UnavailableError as error:
@@ -324,9 +309,32 @@ def until(context: Context | None, *, margin: timedelta) -> float:
     return time.monotonic() + (remaining(context) - margin).total_seconds()
 
 
+def _look_at_doubted_secret() -> None:
+    secret = _secret()
+    with suppress(SettingsError):  # it cannot be read now: what it said may be right nevertheless
+        if secret is not None and secret.is_doubted() and secret.has_changed():
+            _start_over()
+
+
+def _doubting(work: Callable[[], _T]) -> _T:
+    """Return what *work* returns; let what a wrong secret may have led to cast a doubt on it."""
+    try:
+        return work()
+    except SettingsError:
+        secret = _secret()
+        if secret is not None:
+            secret.forget()
+        raise
+    except (UnavailableError, ArchiveError):
+        secret = _secret()
+        if secret is not None:
+            secret.doubt()
+        raise
+
+
 def _start_over() -> None:
-    """Close the clients, and forget all that was made with them."""
-    for made in (database, queue, directory, runtime, seats, keeper, archives, desk):
+    """Close the clients, and forget all that was made with them, and what is known of their database."""
+    for made in (database, queue, directory, runtime, seats, keeper, archives, desk, _maintained):
         made.cache_clear()
     while _clients:
         with within(0):  # it would wait for a server, to tell it of the end of its sessions
@@ -369,7 +377,7 @@ def _hush_drivers() -> None:
     """Keep payloads and secrets out of the log at any level: at DEBUG the drivers write all they send and receive."""
     for name in ("pymongo", "boto3", "botocore", "urllib3"):
         driver = logging.getLogger(name)
-        driver.setLevel(max(driver.level, logging.INFO))
+        driver.setLevel(max(driver.level, logging.WARNING))
 
 
 def _uri() -> tuple[str, str]:
@@ -386,4 +394,4 @@ def _uri() -> tuple[str, str]:
 def _secret() -> aws.Secret | None:
     """Return the secret that says where MongoDB is, or ``None`` where something else does."""
     arn = chosen().secret_arn
-    return None if arn is None or chosen().mongodb_uri is not None else aws.Secret(arn)
+    return None if arn is None or chosen().mongodb_uri is not None else aws.Secret(arn, monotonic=Uptime())

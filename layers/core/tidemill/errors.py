@@ -106,9 +106,19 @@ class RefusedError(TidemillError):
     The driver's own message is not repeated, since it quotes what was to be written.
     """
 
-    def __init__(self, code: str) -> None:
+    def __init__(self, code: str, message: str | None = None) -> None:
         self.code = code
-        super().__init__(f"MongoDB refuses the operation ({code})")
+        super().__init__(message or f"MongoDB refuses the operation ({code})")
+
+
+class RetentionError(RefusedError):
+    """The database does not let its user change how long documents are kept; all else is as it should be."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Unauthorized",
+            "a retention stays as it was: to change it, the MongoDB user needs collMod, as dbAdmin has it",
+        )
 
 
 class CredentialsError(RefusedError):
@@ -132,6 +142,18 @@ class IsolationError(TidemillError):
 
 class UnsupportedServerError(TidemillError):
     """The server only looks like MongoDB."""
+
+
+class UnexpectedError(TidemillError):
+    """Something failed that nobody foresaw; its own text, which may hold anything, is not repeated.
+
+    Attributes:
+        kind: The name of the exception's type.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        super().__init__(f"an unexpected error ({kind}); its stack says where")
 
 
 class Retry(Exception):  # noqa: N818 - a function raises it to say what it wants, not what broke

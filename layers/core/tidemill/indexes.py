@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -14,6 +14,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from tidemill.documents import DEAD_LETTERS, OCCURRENCES, QUEUE_STATS, TASKS
+from tidemill.errors import RetentionError
 
 CLAIM: Final = "claim"
 DELAYED: Final = "delayed"
@@ -36,6 +37,7 @@ SMALL: Final = 100_000
 OCCURRENCE_KEPT: Final = timedelta(hours=48)
 """Longer than anything delivers an occurrence: EventBridge Scheduler for 24 hours, then Lambda for another 6."""
 
+_UNAUTHORIZED: Final = 13
 _INDEX_NOT_FOUND: Final = 27
 _A_DATE: Final = {"$type": "date"}
 
@@ -193,10 +195,8 @@ def maintain(db: Database[Any], *, retention: Retention) -> tuple[Index, ...]:
     large = {name for name in {one.collection for one in lacking} if db[name].estimated_document_count() > SMALL}
     left = tuple(one for one in lacking if one.collection in large)
     create(db, tuple(one for one in INDEXES if one not in left), retention=retention)
-    made = _made(db)
-    for index in left:
-        if index.expires and index.name in made[index.collection]:  # as an earlier release made it; its time holds
-            _change_retention(db, index, made[index.collection][index.name], retention)
+    # As an earlier release made them: their time holds.
+    _change_retentions(db, [one for one in left if one.name in _made(db)[one.collection]], retention)
     return left
 
 
@@ -205,19 +205,29 @@ def create(db: Database[Any], indexes: tuple[Index, ...] = INDEXES, *, retention
 
     One that an earlier release made otherwise is replaced; a shorter retention removes documents at once. Safe to
     repeat and to stop half-way. May take minutes on millions of tasks; nothing is blocked meanwhile, but what needs an
-    index that is replaced fails until it is there.
+    index that is replaced fails until it is there. What cannot be made keeps nothing else from being made or changed.
+
+    Raises:
+        RetentionError: All is there, but the user may not change a retention.
+        OperationFailure: The database refuses an index.
     """
+    trouble: OperationFailure | None = None
     made = _made(db)
+    lacking = [index for index in indexes if not _is_there(index, made)]
     for collection in COLLECTIONS:
-        ours = [index for index in indexes if index.collection == collection]
-        lacking = [index for index in ours if not _is_there(index, made)]
-        for index in lacking:
-            if index.name in made[collection]:
-                _drop(db[collection], index.name)
-        _make(db[collection], [index.model(retention) for index in lacking])
-        for index in ours:
-            if index.expires and index not in lacking:
-                _change_retention(db, index, made[collection][index.name], retention)
+        ours = [index for index in lacking if index.collection == collection]
+        try:
+            for index in ours:
+                if index.name in made[collection]:
+                    _drop(db[collection], index.name)
+            _make(db[collection], [index.model(retention) for index in ours])
+        except OperationFailure as error:
+            trouble = trouble or error
+    try:
+        _change_retentions(db, [index for index in indexes if index not in lacking], retention)
+    finally:
+        if trouble is not None:
+            raise trouble
 
 
 def _made(db: Database[Any]) -> dict[str, Mapping[str, Any]]:
@@ -249,7 +259,23 @@ def _make(collection: Collection[Any], new: list[IndexModel]) -> None:
         raise together from None
 
 
-def _change_retention(db: Database[Any], index: Index, made: Mapping[str, Any], retention: Retention) -> None:
-    seconds = index.seconds(retention)
-    if made.get("expireAfterSeconds") != seconds:
-        db.command("collMod", index.collection, index={"name": index.name, "expireAfterSeconds": seconds})
+def _change_retentions(db: Database[Any], indexes: Sequence[Index], retention: Retention) -> None:
+    """Give those of *indexes* that expire their *retention*.
+
+    Raises:
+        RetentionError: The database does not let its user change one; the others are changed.
+    """
+    made = _made(db)
+    refused: OperationFailure | None = None
+    for index in indexes:
+        seconds = index.seconds(retention)
+        if not index.expires or made[index.collection][index.name].get("expireAfterSeconds") == seconds:
+            continue
+        try:
+            db.command("collMod", index.collection, index={"name": index.name, "expireAfterSeconds": seconds})
+        except OperationFailure as error:
+            if error.code != _UNAUTHORIZED:
+                raise
+            refused = error
+    if refused is not None:
+        raise RetentionError from None

@@ -31,7 +31,7 @@ Counter: TypeAlias = Literal[
     "failed",  # for good, for whatever reason
     "retries_total",  # failed attempts that another follows
     "retry_exhausted_total",  # failed for good with no retry left, by the last attempt or with its worker
-    "recycled",  # executors that ended their process on purpose; Lambda counts each as an error
+    "recycled",  # executors that ended their process on purpose, and nothing had failed; an error to Lambda
     "failed_exports",  # puts that failed, and dead letters that the bucket refused
 ]
 """A number that is added up over a period; told only where it is not zero."""
@@ -67,6 +67,9 @@ MAX_VALUES: Final = 100
 MAX_SERVICE: Final = 1024
 
 _SIGNED: Final = "clock_skew_seconds"
+_OF_THE_START: Final[frozenset[Name]] = frozenset({"recycled"})
+"""Dated as Lambda dates the error that it is: by when the invocation began, which may have been in another period."""
+
 _DIGITS: Final = 3  # of seconds: milliseconds, which is what the database's clock shows
 _COUNTED: Final[Mapping[str, Counter]] = {
     "claimed": "claimed",
@@ -84,11 +87,19 @@ class Counts:
     Args:
         write: Takes a line.
         monotonic: Tells when a line is due.
+        wall: Tells when the invocation began, which is now: seconds since 1970.
     """
 
-    def __init__(self, write: Callable[[str], object], *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        write: Callable[[str], object],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._write = write
         self._monotonic = monotonic
+        self._began = wall()
         self._values: defaultdict[Name, list[float]] = defaultdict(list)
         self._reported: Numbers[str] = Numbers()
         self._report: Mapping[str, Any] | None = None
@@ -135,16 +146,27 @@ class Counts:
         """Tell what was counted since the last time, if anything."""
         with suppress(Exception):
             self._next = self._monotonic() + EVERY_SEC
-            lines = list(_lines(self._values))
+            lines = list(self._lines())
             self._values.clear()
             for line in lines:
                 self._write(line)
 
+    def _lines(self) -> Iterator[str]:
+        of_the_start = {name: told for name, told in self._values.items() if name in _OF_THE_START}
+        yield from _lines({name: told for name, told in self._values.items() if name not in of_the_start})
+        yield from _lines(of_the_start, at=self._began)
+
 
 @contextmanager
-def counting() -> Iterator[Counts]:
-    """Lend what counts for one invocation, and tell the rest of it at the end, however that comes."""
-    counts = Counts(stdout())
+def counting(*, apart: bool = False) -> Iterator[Counts]:
+    """Lend what counts for one invocation, and tell the rest of it at the end, however that comes.
+
+    *apart* is for where foreign code runs: it may have printed half a line, and what is glued to that is no metric to
+    CloudWatch. So lines begin with a newline. Where nothing was cut off, that leaves an empty line, which is an event
+    of its own and 27 bytes to pay for: too much where nobody else prints, and little beside a metric that is lost.
+    """
+    write = stdout()
+    counts = Counts((lambda line: write("\n" + line)) if apart else write)
     try:
         yield counts
     finally:
@@ -179,18 +201,36 @@ def sampled(settlement: Settlement) -> dict[Sample, float]:
 
 @cache
 def stdout() -> Callable[[str], None]:
-    """Return what writes lines to standard output, also once a function has closed it or put another in its place."""
+    """Return what writes lines to standard output, also once a function has closed it or put another in its place.
+
+    A function that closes every descriptor closes this one, too, and the next file or socket is given its number: what
+    is no longer standard output gets nothing, and a line that nothing is left for is dropped.
+    """
     try:
         descriptor = os.dup(1)
     except OSError:
         return lambda _: None
+    output = _behind(descriptor)
 
     def write(line: str) -> None:
-        rest = line.encode()
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        left = next((one for one in (descriptor, 1) if _behind(one) == output), None)
+        if left is not None:
+            _write(left, line.encode())
 
     return write
+
+
+def _write(descriptor: int, rest: bytes) -> None:
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _behind(descriptor: int) -> tuple[int, int] | None:
+    """Return what tells the file, pipe or socket behind a descriptor from others; ``None`` where it is closed."""
+    with suppress(OSError):
+        found = os.fstat(descriptor)
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _told(name: Name, value: float) -> list[float]:
@@ -199,20 +239,22 @@ def _told(name: Name, value: float) -> list[float]:
     return [round(float(value) if name == _SIGNED else max(float(value), 0.0), _DIGITS)]
 
 
-def _lines(values: Mapping[Name, list[float]]) -> Iterator[str]:
-    """Yield lines of at most `MAX_VALUES` values of each metric."""
+def _lines(values: Mapping[Name, list[float]], *, at: float | None = None) -> Iterator[str]:
+    """Yield lines of at most `MAX_VALUES` values of each metric, dated now or *at* (seconds since 1970)."""
     if is_metrics_disabled():
         return
     for start in range(0, max(map(len, values.values()), default=0), MAX_VALUES):
         parts = {name: told[start : start + MAX_VALUES] for name, told in values.items()}
-        yield _line({name: part for name, part in parts.items() if part})
+        yield _line({name: part for name, part in parts.items() if part}, at=at)
 
 
-def _line(values: Mapping[Name, list[float]]) -> str:
+def _line(values: Mapping[Name, list[float]], *, at: float | None) -> str:
     provider = AmazonCloudWatchEMFProvider()  # which looks into the environment
     provider.namespace, provider.service = _namespace(provider.namespace), _service(provider.service)
     told = {name: {"Unit": _unit(name), "Value": part} for name, part in values.items()}
     content = provider.serialize_metric_set(metrics=told, dimensions={DIMENSION: provider.service})
+    if at is not None:
+        content["_aws"]["Timestamp"] = int(at * 1000)
     return json.dumps(content, allow_nan=False, separators=(",", ":")) + "\n"
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from tidemill.errors import InvalidRequestError, TidemillError
+from tidemill.errors import InvalidRequestError, TidemillError, UnexpectedError
 
 FRAMES: Final = 5
 """So many of the innermost frames tell where it was raised."""
@@ -23,3 +26,23 @@ def told(error: BaseException) -> dict[str, str]:
     if isinstance(error, TidemillError):
         return kind | {"reason": str(error)}
     return kind | {"stack": "".join(traceback.format_tb(error.__traceback__, limit=-FRAMES))}
+
+
+def hush_libraries() -> None:
+    """Have libraries log warnings and worse only, as Python does: Lambda, asked for JSON, lets all of them say more."""
+    logging.getLogger().setLevel(logging.WARNING)
+
+
+@contextmanager
+def without_text() -> Iterator[None]:
+    """Let only errors out whose words are ours, since Lambda writes those that a handler raises into its log.
+
+    Raises:
+        UnexpectedError: In the place of an exception that is none of this package's, with its stack.
+    """
+    try:
+        yield
+    except TidemillError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is goes on, only without what it says
+        raise UnexpectedError(type(error).__name__).with_traceback(error.__traceback__) from None

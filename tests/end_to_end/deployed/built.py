@@ -32,6 +32,8 @@ class Function:
         layers: What is unpacked below ``/opt``, one over the other, within the build.
         timeout: Seconds.
         memory: Megabytes.
+        log_format: ``JSON`` or ``Text``.
+        log_level: Of what is logged in JSON, the lowest level.
         role: ARN of the role it runs as.
     """
 
@@ -43,6 +45,8 @@ class Function:
     layers: tuple[str, ...]
     timeout: float
     memory: int
+    log_format: str
+    log_level: str
     variables: Mapping[str, str]
     role: str
 
@@ -151,6 +155,8 @@ def _functions(stack: Stack) -> dict[str, Function]:
             layers=tuple(folders[layer] for layer in one["Layers"]),
             timeout=float(one["Timeout"]),
             memory=int(one["MemorySize"]),
+            log_format=one["LoggingConfig"].get("LogFormat", "Text"),
+            log_level=one["LoggingConfig"].get("ApplicationLogLevel", "INFO"),
             variables={name: str(value) for name, value in one["Environment"]["Variables"].items()},
             role=one["Role"],
         )

@@ -205,6 +205,8 @@ class Cloud:
             "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(function.memory),
             "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
             "AWS_LAMBDA_LOG_GROUP_NAME": f"{function.name}-logs",
+            "AWS_LAMBDA_LOG_FORMAT": function.log_format,
+            "AWS_LAMBDA_LOG_LEVEL": function.log_level,
             "AWS_LAMBDA_LOG_STREAM_NAME": f"2025/11/27/[$LATEST]{number:032x}",
             "AWS_REGION": REGION,
             "AWS_DEFAULT_REGION": REGION,

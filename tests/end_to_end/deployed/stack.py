@@ -134,7 +134,7 @@ class Stack:
         return [one for one in self.endpoint.calls if one.action == action and one.caller.startswith(caller)]
 
     def log(self, function: str = "") -> list[dict[str, Any]]:
-        """Return the lines of the log that are JSON, strictly read."""
+        """Return the lines of the log, which are JSON, strictly read; an empty one is before where a task may print."""
         return list(_documents(self.cloud.log(function)))
 
     def said(self, message: str, function: str = "") -> list[dict[str, Any]]:
@@ -151,7 +151,7 @@ class Stack:
         return found
 
     def check(self) -> None:
-        """Nothing was asked for in vain, nothing hidden was written, and each line that looks like JSON is JSON."""
+        """Nothing was asked for in vain, nothing hidden was written, and each line is JSON."""
         assert self.cloud.undelivered == []
         name = self.cloud.deployment.stack.name
         refused = [one for one in self.endpoint.calls if one.caller.startswith(f"{name}.") and not one.is_allowed]
@@ -195,7 +195,7 @@ def _alive(variable: str) -> list[str]:
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
-        if line.startswith("{"):
+        if line:
             yield json.loads(line, parse_constant=_no_json)
 
 

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from tests.end_to_end.deployed.stack import Stack, sample
+import pytest
+
+from tests.end_to_end.deployed.conftest import Deploy
+from tests.end_to_end.deployed.stack import HIDDEN, Stack, sample
+
+BUG = """
+from tidemill import bootstrap
+
+def breaks(*_):
+    raise ValueError("S3" + "cr3t")
+
+bootstrap.queue = bootstrap.missing_indexes = bootstrap.archives = breaks
+"""
 
 
 def test_a_task_that_failed_once_is_told_by_its_numbers_and_by_one_line(stack: Stack) -> None:
@@ -56,3 +70,25 @@ def test_each_invocation_is_told_by_one_line_with_its_id(stack: Stack) -> None:
 
         lines = [line for line in stack.log(function) if line.get("request_id") == answer.request_id]
         assert [line["message"] for line in lines if "_aws" not in line] == [message], function
+
+
+@pytest.mark.parametrize(
+    ("function", "event"),
+    [("EnqueueFunction", "enqueue_direct"), ("ReclaimFunction", "reclaim"), ("ArchiveFunction", "archive")],
+)
+def test_what_nobody_expected_is_told_with_its_place_and_without_its_words(
+    deploy: Deploy, stack_code: Callable[[str], list[Path]], tmp_path: Path, function: str, event: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BUG)
+    path = ":".join(map(str, [tmp_path, *stack_code(function)]))
+    stack = deploy(variables={function: {"PYTHONPATH": path}})
+
+    answer = stack.cloud.invoke(function, sample(event))
+
+    assert (answer.error, answer.value["errorType"]) == ("Unhandled", "UnexpectedError")
+    ours, runtimes = stack.log(function)
+    assert (ours["message"], ours["error_type"]) == ("failed", "ValueError")
+    assert runtimes["errorMessage"] == answer.value["errorMessage"]
+    assert "in breaks" in ours["stack"]
+    assert "in breaks" in runtimes["stackTrace"][-1]
+    assert HIDDEN not in stack.cloud.log() + answer.content.decode()
