@@ -19,7 +19,7 @@ SAM = env -u AWS_PROFILE -u MAKEFLAGS -u MAKELEVEL SAM_CLI_TELEMETRY=0 __SAM_CLI
 # This machine's processor, as Lambda calls it.
 MACHINE = $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,x86_64)
 
-.PHONY: help setup demo serve openapi schemas graph test e2e bench fuzz build check format lock clean
+.PHONY: help setup demo serve openapi schemas graph cost test e2e bench fuzz build check format lock clean
 help:
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /  make \1\t/' | expand -t 20
 
@@ -56,9 +56,10 @@ cost: $(READY) ## write what a deployment costs into README.md, by demo/cost.py
 test: $(READY) ## run every test (ARGS="-k claim", TEST_PROCESSES=0 for one after the other)
 	@PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
-e2e: $(READY) $(RUNTIME_VENV)/.ready ## run the built functions in Lambda's own runtime, as they are deployed
+e2e: $(READY) $(RUNTIME_VENV)/.ready ## run what people run: the demo, the commands, and the built functions in Lambda's runtime
 	@$(MAKE) --no-print-directory build BUILD=build/e2e ARCH=$(MACHINE) \
 		PYTHON_VERSION=$$($(RUNTIME_VENV)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+	@$(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) tests/end_to_end --ignore=tests/end_to_end/deployed $(ARGS)
 	@$(PYTHON) -m pytest tests/end_to_end/deployed $(ARGS)
 
 bench: $(READY) ## measure what taking tasks in and archiving them costs, in a minute or two

@@ -29,12 +29,15 @@ DASHBOARD: Final = 3.00
 SECRET: Final = 0.40
 PRICES: Final = (
     ("Lambda, arm64, a GB-second", f"${GB_SECOND:.10f}"),
-    ("Lambda, a million invocations", "$0.20"),
-    ("EventBridge Scheduler, a million invocations", "$1.00"),
-    ("API Gateway REST, a million requests", "$3.50"),
-    ("CloudWatch Logs, a GB taken in", "$0.50"),
-    ("CloudWatch, a metric / a metric of an alarm / a dashboard, a month", "$0.30 / $0.10 / $3.00"),
-    ("Secrets Manager, a secret, a month", "$0.40"),
+    ("Lambda, a million invocations", f"${INVOCATION * MILLION:.2f}"),
+    ("EventBridge Scheduler, a million invocations", f"${SCHEDULED * MILLION:.2f}"),
+    ("API Gateway REST, a million requests", f"${REQUEST * MILLION:.2f}"),
+    ("CloudWatch Logs, a GB taken in", f"${LOG_BYTE * 1e9:.2f}"),
+    (
+        "CloudWatch, a metric / a metric of an alarm / a dashboard, a month",
+        f"${METRIC:.2f} / ${ALARM_METRIC:.2f} / ${DASHBOARD:.2f}",
+    ),
+    ("Secrets Manager, a secret, a month", f"${SECRET:.2f}"),
 )
 """On-demand list prices of us-east-1, as of 2026; a few cents of S3 and SQS are left out."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import os
 import sys
@@ -13,14 +12,14 @@ from functools import partial
 from typing import IO, Final, NoReturn, cast
 
 from aws_lambda_powertools import Logger
-from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from tidemill import bootstrap, trouble
 from tidemill.errors import TidemillError, UnavailableError
 from tidemill.executor import Report, attempts
 from tidemill.executor.attendance import attend, shortage
-from tidemill.metrics import Counts, counting, stdout
+from tidemill.metrics import Counts, counting
+from tidemill.output import Apart, Output
 from tidemill.requests import ExecuteRequest, parsed
 from tidemill.settlement import Settlement
 from tidemill.slots.leftovers import LEFTOVERS
@@ -28,32 +27,7 @@ from tidemill.slots.leftovers import LEFTOVERS
 RECURSION_LIMIT: Final = sys.getrecursionlimit()
 
 
-class _Output(io.TextIOBase):
-    """Standard output as it was before any function closed it or put something in its place."""
-
-    def write(self, text: str) -> int:
-        stdout()(text)
-        return len(text)
-
-
-class _Apart(LambdaPowertoolsFormatter):
-    """Begins lines with a newline: a function may have printed half a line, which would spoil this one.
-
-    For the empty line that this makes where none has, see `tidemill.metrics.counting`. An invocation that claimed
-    nothing has none, unless it is the first: modules may print as they are imported.
-    """
-
-    _is_first = True
-
-    def format(self, record: logging.LogRecord) -> str:
-        is_idle = getattr(record, "claimed", None) == 0 and not self._is_first
-        self._is_first = False
-        return super().format(record) if is_idle else "\n" + super().format(record)
-
-
-logger = Logger(
-    service="tidemill-execute", stream=cast("IO[str]", _Output()), logger_formatter=_Apart(use_rfc3339=True)
-)
+logger = Logger(service="tidemill-execute", stream=cast("IO[str]", Output()), logger_formatter=Apart(use_rfc3339=True))
 trouble.hush_libraries()
 
 
@@ -84,6 +58,7 @@ def _executed(event: object, context: LambdaContext | None, counts: Counts) -> d
     if report.spent or LEFTOVERS.task_ids():
         _recycle(counts, unsure)
     if unsure is not None:
+        _log(logger.warning, "failed", **trouble.told(unsure))
         raise unsure
     return report.as_dict()
 

@@ -7,6 +7,7 @@ import sys
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from pymongo.database import Database
 
 from tests.builders import document
 from tests.buried import bury, letter
+from tests.emf import metrics_in
 from tests.functions.calls import ROOT, app, sample
 from tests.functions.conftest import Deployed
-from tests.unit.test_metrics import metrics_in
 from tidemill import Fail, Retry, UnavailableError, bootstrap, metrics
 from tidemill.clock import ServerClock
 from tidemill.errors import InvalidRequestError
@@ -91,7 +92,9 @@ def test_an_execution_tells_what_became_of_each_attempt(furnished: Deployed, db:
     add(db, "works", priority="high")  # which is claimed and is no task
     add(db, "works", attempts="many")  # which no claim can take
 
+    began = monotonic()
     report = furnished.invoke("execute")
+    took = monotonic() - began
 
     found = told(furnished)
     times = found.pop("run_time_seconds")
@@ -104,18 +107,20 @@ def test_an_execution_tells_what_became_of_each_attempt(furnished: Deployed, db:
     }
     assert (report["claimed"], report["failed"], report["quarantined"]) == (7, 4, 1)
     assert len(times) == 5
-    assert all(0 <= time < 5 for time in times)
+    assert all(0 <= time <= took for time in times)
 
 
 def test_the_delay_of_a_retry_counts_from_when_it_was_due(furnished: Deployed, db: Database[Any]) -> None:
+    began = monotonic()
     due_at = ServerClock(db).now() - timedelta(minutes=5)
     add(db, "works", lane="retry", due_at=due_at, attempts=1)
     add(db, "works", due_at=due_at)
 
     furnished.invoke("execute")
+    took = monotonic() - began
 
     [delay] = told(furnished)["retry_latency_seconds"]
-    assert 300 <= delay < 320
+    assert 300 <= delay <= 300 + took
 
 
 def test_a_payload_that_a_function_raises_is_printed_nowhere(  # F81
@@ -224,17 +229,19 @@ def test_a_run_of_reclaim_prints_one_line_and_all_gauges(deployed: Deployed) -> 
 
 
 def test_the_gauges_tell_what_waits(deployed: Deployed, db: Database[Any], dead: Tasks) -> None:
+    began = monotonic()
     now = ServerClock(db).now()
     add(db, "noop", "noop", due_at=now - timedelta(minutes=10))
     add(db, "noop", lane="retry", due_at=now)
     bury(dead, [letter(now) for _ in range(3)])
 
     deployed.invoke("reclaim")
+    took = monotonic() - began
 
     found = told(deployed)
     assert (found["due_fresh"], found["due_retry"], found["dead_letters"]) == ([2], [1], [3])
     [age] = found["oldest_due_age_seconds"]
-    assert 600 <= age < 620
+    assert 600 <= age <= 600 + took
 
 
 @pytest.mark.parametrize("hours", [-2, 0, 2])
@@ -247,10 +254,12 @@ def test_the_skew_is_by_how_much_the_database_is_ahead(
     monkeypatch.setattr(bootstrap, "keeper", lambda: replace(keeper, clock=clock))
     deployed.commands()
 
+    began = monotonic()
     deployed.invoke("reclaim")
+    took = monotonic() - began
 
     [found] = told(deployed)["clock_skew_seconds"]
-    assert abs(found - skew.total_seconds()) < 5
+    assert abs(found - skew.total_seconds()) <= took
 
 
 def test_what_could_not_be_measured_is_not_told(deployed: Deployed, db: Database[Any]) -> None:

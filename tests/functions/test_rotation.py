@@ -34,6 +34,7 @@ EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 DONE = {202, "done"}
 each_event = pytest.mark.parametrize("name", EVENTS)
+each_kind = pytest.mark.parametrize("name", ["http", "archive"])  # one that answers, and one that raises
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,7 +126,7 @@ def test_an_invocation_after_a_rotation_reads_the_secret_once_more_and_succeeds(
     assert db.tasks.count_documents({}) == stored + (3 if name in {"http", "direct"} else 0)
 
 
-@each_event
+@each_kind
 def test_a_cold_start_with_an_outdated_password_says_so_and_the_next_invocation_asks_again(
     bare: Deployed, account: Account, name: str
 ) -> None:
@@ -143,7 +144,7 @@ def test_a_cold_start_with_an_outdated_password_says_so_and_the_next_invocation_
     assert account.reads == 3
 
 
-@each_event
+@each_kind
 def test_a_secret_that_was_garbage_is_read_again_by_the_next_invocation(
     bare: Deployed, account: Account, name: str
 ) -> None:
@@ -154,7 +155,7 @@ def test_a_secret_that_was_garbage_is_read_again_by_the_next_invocation(
     assert outcome(bare, name) in DONE
 
 
-@each_event
+@each_kind
 def test_so_is_one_that_became_garbage_in_a_rotation(bare: Deployed, account: Account, name: str) -> None:
     answered(bare, name)
     account.rotate("new")
@@ -170,7 +171,7 @@ NOWHERE = "mongodb+srv://localhost/"  # a name without the records that would le
 NOBODY = "mongodb://127.0.0.1:9/?directConnection=true"
 
 
-@pytest.mark.parametrize(("name", "uri"), [*((name, NOWHERE) for name in EVENTS), ("execute", NOBODY)])
+@pytest.mark.parametrize(("name", "uri"), [("http", NOWHERE), ("archive", NOWHERE), ("execute", NOBODY)])
 def test_one_that_led_to_nobody_is_looked_at_again_but_not_at_each_invocation(
     bare: Deployed, account: Account, monkeypatch: pytest.MonkeyPatch, name: str, uri: str
 ) -> None:
@@ -188,7 +189,7 @@ def test_one_that_led_to_nobody_is_looked_at_again_but_not_at_each_invocation(
     assert account.reads == 2
 
 
-@each_event
+@each_kind
 def test_the_secret_may_be_changed_before_the_database_is(bare: Deployed, account: Account, name: str) -> None:
     answered(bare, name)
     account.rotate("nobody knows it")
@@ -212,6 +213,19 @@ def test_another_database_that_the_secret_leads_to_gets_its_indexes(
     answered(bare, "reclaim")
 
     assert len(list(db.tasks.list_indexes())) > 1
+
+
+def test_the_helper_of_isolated_tasks_goes_with_the_client(bare: Deployed, account: Account) -> None:
+    answered(bare, "execute")
+    nursery = bootstrap._nurseries[-1]
+    account.rotate("new")
+    account.tell("new")
+    cut(bare)
+
+    answered(bare, "execute")
+
+    assert nursery._is_closed
+    assert [one._is_closed for one in bootstrap._nurseries] == [False]
 
 
 def test_no_operation_is_carried_out_twice_for_a_rotation(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.template.deployment import Deploy, deployer
-from tests.template.translating import ROOT, translated, written
+from tests.template.translating import ROOT, deployed, written
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def source() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def template(source: dict[str, Any]) -> dict[str, Any]:
     """The template after the transform."""
-    return translated(source)
+    return deployed(source)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from tests.template.translating import ROOT, translated, written
+from tests.template.translating import ROOT, deployed, written
 from tests.template.wiring import FUNCTIONS, HAND, HTTP, Edge, Template, edges, functions, named
 
 BEGIN: Final = "<!-- what `make graph` writes begins -->"
@@ -83,7 +83,7 @@ def _value(template: Template, value: Any) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Print the drawing, or with ``--write`` write it into the README."""
     logging.getLogger("samtranslator").addHandler(logging.NullHandler())  # it tells of features of its own
-    drawing = graph(translated(written()))
+    drawing = graph(deployed(written()))
     if "--write" in arguments:
         README.write_text(placed(README.read_text(encoding="utf-8"), drawing), encoding="utf-8")
     else:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.end_to_end.deployed.intrinsics import ACCOUNT, REGION, Stack
+from tests.cloudformation.intrinsics import ACCOUNT, REGION, Stack
 from tests.template.deployment import Deploy
 from tidemill.cli import main
 from tidemill.store import gauges
@@ -47,10 +47,10 @@ class Gauge(float):
         return made
 
 
-FUNCTIONS: Final[Mapping[str, Callable[..., float]]] = {
+FUNCTIONS: Final[Mapping[str, Callable[..., float | None]]] = {
     "IF": lambda condition, then, otherwise: then if condition else otherwise,
     "FILL": lambda value, filling: filling if value is None else value,
-    "DIFF": lambda gauge: gauge - gauge.before,
+    "DIFF": lambda gauge: None if gauge is None else gauge - gauge.before,
 }
 """CloudWatch's, for one period."""
 
@@ -215,12 +215,13 @@ def test_dead_letters_are_watched_by_number_and_by_what_cannot_be_exported(deplo
     [
         (Gauge(10, before=9), {}),
         (Gauge(9, before=9), {"exports": 1}),
+        (None, {"exports": 1}),  # reclaim is down, too
         (Gauge(4, before=9), {"exports": 1}),
         (Gauge(FULL, before=FULL), {"failed": 1}),
     ],
 )
 def test_dead_letters_that_grow_or_cannot_be_exported_ring(
-    deploy: Deploy, letters: Gauge, counted: dict[str, int]
+    deploy: Deploy, letters: Gauge | None, counted: dict[str, int]
 ) -> None:
     assert rings(alarms(deploy())["DeadLettersAlarm"], letters=letters, **{**NEITHER, **counted})
 
@@ -229,13 +230,16 @@ def test_dead_letters_that_grow_or_cannot_be_exported_ring(
     ("letters", "counted"),
     [
         (Gauge(0, before=0), {}),
+        (None, {}),
         (Gauge(9, before=9), {}),
         (Gauge(4, before=9), {}),
         (Gauge(9, before=9), {"failed": 1}),  # not moved yet
         (Gauge(FULL, before=FULL), {}),
     ],
 )
-def test_dead_letters_that_are_there_do_not_ring(deploy: Deploy, letters: Gauge, counted: dict[str, int]) -> None:
+def test_dead_letters_that_are_there_do_not_ring(
+    deploy: Deploy, letters: Gauge | None, counted: dict[str, int]
+) -> None:
     assert not rings(alarms(deploy())["DeadLettersAlarm"], letters=letters, **{**NEITHER, **counted})
 
 

@@ -13,7 +13,7 @@ from bson import encode
 from bson.raw_bson import RawBSONDocument
 
 from tests.builders import document
-from tests.end_to_end.deployed.intrinsics import Stack
+from tests.cloudformation.intrinsics import Stack
 from tests.template.deployment import Deploy
 from tidemill import metrics
 from tidemill.documents import read

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tasks.deliver_webhook import Sender
+from tests.template.reading import Asked
 from tidemill import metrics
 from tidemill.settings import Settings, from_environment
 
@@ -16,21 +17,11 @@ TIMEOUTS = [90, 120, 180, 300, 600, 900]
 each_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
-class Asked(dict[str, str]):
-    """An empty environment that remembers what was looked for."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.names.add(name)
-        return default
-
-    def ours(self, function: str = "EnqueueFunction") -> set[str]:
-        """What was looked for and is not the platform's nor another function's: who wakes, and who exports."""
-        others = set() if function == "EnqueueFunction" else {"EXECUTE_FUNCTION"}
-        others |= set() if function in EXPORTERS else {"ARCHIVE_BUCKET"}
-        return {name for name in self.names if not name.startswith("AWS_")} - others
+def ours(asked: Asked, function: str = "EnqueueFunction") -> set[str]:
+    """What was looked for and is not the platform's nor another function's: who wakes, and who exports."""
+    others = set() if function == "EnqueueFunction" else {"EXECUTE_FUNCTION"}
+    others |= set() if function in EXPORTERS else {"ARCHIVE_BUCKET"}
+    return {name for name in asked.names if not name.startswith("AWS_")} - others
 
 
 def variables(template: dict[str, Any], name: str) -> dict[str, Any]:
@@ -58,15 +49,15 @@ def test_every_variable_that_the_core_reads_is_declared(template: dict[str, Any]
     asked = Asked()
     from_environment(asked)
 
-    assert asked.ours(name) - variables(template, name).keys() == set()
+    assert ours(asked, name) - variables(template, name).keys() == set()
 
 
 def test_every_variable_that_the_task_functions_read_is_declared_for_executors(template: dict[str, Any]) -> None:
     asked = Asked()
     Sender.from_env(asked)
-    declared = {name: asked.ours() & variables(template, name).keys() for name in FUNCTIONS}
+    declared = {name: ours(asked) & variables(template, name).keys() for name in FUNCTIONS}
 
-    assert declared.pop("ExecuteFunction") == asked.ours()
+    assert declared.pop("ExecuteFunction") == ours(asked)
     assert set().union(*declared.values()) == set()
 
 

@@ -22,6 +22,7 @@ from jsonschema_rs import Draft202012Validator
 from demo import schemas
 from tasks.deliver_webhook import Sender
 from tests.template.deployment import Deploy
+from tests.template.reading import Asked
 from tests.template.translating import ROOT
 from tests.template.wiring import functions, named
 from tidemill import aws, bootstrap, buckets, summon
@@ -121,13 +122,6 @@ def test_the_longest_task_ends_in_time_though_it_is_claimed_last(template: dict[
     assert shortage(chosen, life=timedelta(seconds=timeout)) is None
 
 
-def test_each_timeout_that_can_be_chosen_has_its_budget(template: dict[str, Any]) -> None:
-    timeouts = [str(timeout) for timeout in TIMEOUTS]
-
-    assert template["Parameters"]["ExecuteTimeout"]["AllowedValues"] == timeouts
-    assert list(template["Mappings"]["TimeBudget"]) == timeouts
-
-
 def seconds(expression: str) -> float:
     """How often a rate comes round."""
     [(number, unit)] = re.findall(r"rate\((\d+) (minute|hour|day)s?\)", expression)
@@ -175,17 +169,6 @@ def test_what_is_counted_reaches_a_period_before_it_is_looked_at(template: dict[
 # ---- the environment -------------------------------------------------------------------------------------------------
 
 
-class Asked(dict[str, str]):
-    """An empty environment that remembers what was looked for."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.names.add(name)
-        return default
-
-
 def of_powertools() -> set[str]:
     values = (value for value in vars(constants).values() if isinstance(value, str))
     return {value for value in values if value.startswith("POWERTOOLS_")}
@@ -218,13 +201,6 @@ def test_every_variable_that_is_declared_is_read(template: dict[str, Any], name:
     read = core.names | of_powertools() | (webhook.names if name == "ExecuteFunction" else set())
 
     assert functions(template)[name]["Environment"]["Variables"].keys() - read == set()
-
-
-def test_the_metrics_are_those_of_the_stack(template: dict[str, Any]) -> None:
-    for one in functions(template).values():
-        declared = one["Environment"]["Variables"]
-        assert declared["POWERTOOLS_METRICS_NAMESPACE"] == NAMESPACE
-        assert declared["POWERTOOLS_SERVICE_NAME"] == {"Ref": "AWS::StackName"}
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.deployed.intrinsics import Stack
+from tests.cloudformation.intrinsics import Stack
 from tests.template.deployment import Deploy
+from tests.template.reading import texts
 
 FUNCTIONS = ["EnqueueFunction", "ExecuteFunction", "ReclaimFunction", "ArchiveFunction", "OperateFunction"]
 KEYS = "arn:aws:kms:eu-central-1:123456789012:key/"
 ID = "1234abcd-12ab-34cd-56ef-1234567890ab"
 each_function = pytest.mark.parametrize("name", FUNCTIONS)
-
-
-def texts(value: object) -> Iterator[str]:
-    if isinstance(value, dict):
-        value = [*value.keys(), *value.values()]
-    if isinstance(value, list):
-        for inner in value:
-            yield from texts(inner)
-    else:
-        yield str(value)
 
 
 @pytest.mark.parametrize("value", ["", KEYS + ID, KEYS + "mrk-" + "1234abcd" * 4, KEYS.replace("aws", "aws-cn") + ID])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.template.deployment import Deploy
+from tests.template.reading import texts
 
 LAMBDA = "lambda:InvokeFunction"
 DEAD_LETTERS = {"Fn::Sub": "${ArchiveBucket.Arn}/dlq/*"}
@@ -73,19 +74,6 @@ def stated(policy: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def actions(statement: dict[str, Any]) -> list[str]:
     found: str | list[str] = statement["Action"]
     return [found] if isinstance(found, str) else found
-
-
-def texts(value: object) -> Iterator[str]:
-    """Every string in *value*, keys too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from texts(key)
-            yield from texts(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from texts(inner)
 
 
 def test_no_resource_has_a_fixed_name(resources: dict[str, Any]) -> None:

@@ -1,23 +1,15 @@
-"""The template as CloudFormation sees it after SAM's transform, without a network."""
+"""The template of this repository, as it is written and as CloudFormation sees it after SAM's transform."""
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
-import pytest
-from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
 
+from tests.cloudformation.translating import translated
+
 ROOT = Path(__file__).parents[2]
-
-
-class NoManagedPolicies:
-    """Stands in for the IAM client that would list the managed policies by name; we use none by name."""
-
-    def load(self) -> dict[str, str]:
-        return {}
 
 
 def written() -> dict[str, Any]:
@@ -26,13 +18,6 @@ def written() -> dict[str, Any]:
     return parsed
 
 
-def translated(source: dict[str, Any]) -> dict[str, Any]:
-    """Return *source* after the transform, as if its code had been uploaded."""
-    uploaded = copy.deepcopy(source)
-    for resource in uploaded["Resources"].values():
-        for location in {"CodeUri", "ContentUri"} & resource.get("Properties", {}).keys():
-            resource["Properties"][location] = "s3://a-bucket-of-code/archive.zip"
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-        found: dict[str, Any] = transform(uploaded, {}, NoManagedPolicies())
-    return found
+def deployed(source: dict[str, Any]) -> dict[str, Any]:
+    """Return *source* as it is deployed, after the transform."""
+    return translated(source, location="s3://a-bucket-of-code")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
+from samtranslator.yaml_helper import yaml_parse
 
 from layers import build_folder
 from layers.build_folder import for_one, main, refusal
@@ -113,10 +116,17 @@ def test_a_template_without_the_choice_is_refused(text: str) -> None:
         for_one(text, "arm64")
 
 
-def test_the_template_of_this_repository_has_the_choice_when_it_is_built(template: Path) -> None:
-    assert main(["after", str(template.parent), "x86_64"]) == 0
+@pytest.mark.parametrize("arch", ["arm64", "x86_64"])
+def test_the_template_of_this_repository_has_the_choice_when_it_is_built(root: Path, template: Path, arch: str) -> None:
+    source = json.loads(json.dumps(yaml_parse((root / "template.yaml").read_text(encoding="utf-8"))))
+    template.write_text(yaml.safe_dump(source, sort_keys=False))  # which is how `sam build` writes it
 
-    assert template.read_text() == for_one(TEMPLATE, "x86_64")
+    assert main(["after", str(template.parent), arch]) == 0
+
+    chosen = source["Parameters"]["Architecture"]
+    assert set(chosen["AllowedValues"]) == {"arm64", "x86_64"}
+    chosen |= {"Default": arch, "AllowedValues": [arch]}
+    assert yaml.safe_load(template.read_text()) == source
 
 
 def test_the_command_refuses_in_a_sentence_anywhere_with_nothing_installed(tmp_path: Path, root: Path) -> None:

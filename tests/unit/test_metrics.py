@@ -15,6 +15,7 @@ from typing import Any, get_args
 import pytest
 
 from tests.conftest import T0
+from tests.emf import metrics_in
 from tests.functions.calls import ROOT, strict
 from tests.unit.make import Moved, a_claimed_task
 from tidemill import metrics
@@ -43,18 +44,6 @@ class Told:
 
     def values(self) -> dict[str, list[float]]:
         return {name: line[name] for line in self.lines() for name in metrics_in(line)}
-
-
-def metrics_in(line: dict[str, Any]) -> list[str]:
-    """Take a line apart as CloudWatch does, which refuses what does not fit its format without a word."""
-    [directive] = line["_aws"]["CloudWatchMetrics"]
-    assert directive["Dimensions"] == [["service"]]
-    names = [one["Name"] for one in directive["Metrics"]]
-    assert line.keys() == {"_aws", "service", *names}
-    assert {one["Unit"] for one in directive["Metrics"]} <= {"Count", "Seconds"}
-    assert all(0 < len(line[name]) <= MAX_VALUES for name in names)
-    assert all(math.isfinite(value) for name in names for value in line[name])
-    return names
 
 
 @pytest.fixture(autouse=True)
@@ -331,8 +320,8 @@ def test_the_rest_is_told_at_the_end_however_that_comes(monkeypatch: pytest.Monk
 
 SPOIL = """
 import io, os, sys
-from tidemill import metrics
-write = metrics.stdout()
+from tidemill import output
+write = output.stdout()
 write("é" * 70_000 + chr(10))
 sys.stdout = io.StringIO()
 write("replaced" + chr(10))
@@ -367,8 +356,8 @@ def test_lines_stand_apart_from_what_others_have_printed_where_that_is_asked_for
 
 REUSE = """
 import os, sys
-from tidemill import metrics
-write = metrics.stdout()
+from tidemill import output
+write = output.stdout()
 first, last = sys.argv[2:]
 os.closerange(int(first), int(last))  # as a function does that makes a daemon
 theirs = [os.open(sys.argv[1], os.O_CREAT | os.O_RDWR | os.O_APPEND) for _ in range(8)]
@@ -395,7 +384,7 @@ def test_a_file_that_has_got_the_number_of_standard_output_is_not_written_to(
 
 
 def test_a_process_without_standard_output_does_without() -> None:
-    ended = ran("import os; os.close(1)\nfrom tidemill import metrics\nmetrics.stdout()('x'); os.write(2, b'fine')")
+    ended = ran("import os; os.close(1)\nfrom tidemill import output\noutput.stdout()('x'); os.write(2, b'fine')")
 
     assert ended.stderr == "fine"
 

@@ -46,6 +46,7 @@ from tidemill.summon import PATIENCE_SEC, QUIET_SEC, Summoner, Waker
 _T = TypeVar("_T")
 
 _clients: Final[list[MongoClient[Any]]] = []
+_nurseries: Final[list[Nursery]] = []
 
 LOCAL_LIFE: Final = timedelta(seconds=120)
 """How long a call without a Lambda context is taken to live."""
@@ -333,9 +334,11 @@ def _doubting(work: Callable[[], _T]) -> _T:
 
 
 def _start_over() -> None:
-    """Close the clients, and forget all that was made with them, and what is known of their database."""
+    """Close clients and helpers, and forget all that was made with them, and what is known of their database."""
     for made in (database, queue, directory, runtime, seats, keeper, archives, desk, _maintained):
         made.cache_clear()
+    while _nurseries:
+        _nurseries.pop().close()
     while _clients:
         with within(0):  # it would wait for a server, to tell it of the end of its sessions
             _clients.pop().close()
@@ -350,13 +353,15 @@ def _maintained() -> tuple[str, ...]:
 def _runtime(db: Database[Any], registry: Registry, choices: settings.Settings, *, package: str) -> Runtime:
     clock = ServerClock(db)
     control.declare_types(db, registry, package=package, release=choices.release, now=clock.now())
+    nursery = Nursery(package)
+    _nurseries.append(nursery)
     return Runtime(
         tasks=open_tasks(db),
         registry=registry,
         settings=choices,
         clock=clock,
         options=OptionsReader(db, monotonic=Uptime()).options,
-        isolation=Nursery(package),
+        isolation=nursery,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import time
 from collections import Counter as Numbers
@@ -12,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import cache
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from aws_lambda_powertools.metrics.functions import is_metrics_disabled
 from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import AmazonCloudWatchEMFProvider
 
 from tidemill.model import Failed, Retried, Succeeded, Task
+from tidemill.output import stdout
 from tidemill.settlement import Settlement
 
 NAMESPACE: Final = "Tidemill"
@@ -197,40 +196,6 @@ def sampled(settlement: Settlement) -> dict[Sample, float]:
     if isinstance(task, Task) and task.lane == "retry":
         times["retry_latency_seconds"] = run.started_at - task.due_at
     return {name: time.total_seconds() for name, time in times.items()}
-
-
-@cache
-def stdout() -> Callable[[str], None]:
-    """Return what writes lines to standard output, also once a function has closed it or put another in its place.
-
-    A function that closes every descriptor closes this one, too, and the next file or socket is given its number: what
-    is no longer standard output gets nothing, and a line that nothing is left for is dropped.
-    """
-    try:
-        descriptor = os.dup(1)
-    except OSError:
-        return lambda _: None
-    output = _behind(descriptor)
-
-    def write(line: str) -> None:
-        left = next((one for one in (descriptor, 1) if _behind(one) == output), None)
-        if left is not None:
-            _write(left, line.encode())
-
-    return write
-
-
-def _write(descriptor: int, rest: bytes) -> None:
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
-def _behind(descriptor: int) -> tuple[int, int] | None:
-    """Return what tells the file, pipe or socket behind a descriptor from others; ``None`` where it is closed."""
-    with suppress(OSError):
-        found = os.fstat(descriptor)
-        return found.st_dev, found.st_ino
-    return None
 
 
 def _told(name: Name, value: float) -> list[float]:

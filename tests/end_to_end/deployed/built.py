@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from unittest import mock
 
-from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
 
+from tests.cloudformation.intrinsics import Stack
+from tests.cloudformation.translating import translated
 from tests.end_to_end.deployed import permissions
-from tests.end_to_end.deployed.intrinsics import REGION, Stack
 from tests.end_to_end.deployed.permissions import Statement
 
-_BUCKET: Final = "the-build"
-_CODE: Final = ("CodeUri", "ContentUri")
+_LOCATION: Final = "s3://the-build"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,17 +86,9 @@ class Deployment:
     routes: Mapping[tuple[str, str], str]
 
 
-def translated(build: Path) -> dict[str, Any]:
-    """Return the built template after SAM's transform; each code's place is its folder within *build*."""
-    source = copy.deepcopy(yaml_parse((build / "template.yaml").read_text()))
-    for resource in source["Resources"].values():
-        for place in set(_CODE) & resource.get("Properties", {}).keys():
-            folder = resource["Properties"][place]
-            assert (build / folder).is_dir(), f"{folder} was not built"
-            resource["Properties"][place] = f"s3://{_BUCKET}/{folder}"
-    with mock.patch.dict(os.environ, AWS_DEFAULT_REGION=REGION):
-        template: dict[str, Any] = transform(source, {}, _NoManagedPolicies())
-    return template
+def template(build: Path) -> dict[str, Any]:
+    """Return the built template after SAM's transform; the key of each code is its folder within *build*."""
+    return translated(yaml_parse((build / "template.yaml").read_text()), location=_LOCATION)
 
 
 def read(template: Mapping[str, Any], parameters: Mapping[str, str], *, name: str) -> Deployment:
@@ -187,10 +175,3 @@ def _routes(stack: Stack, functions: Mapping[str, Function]) -> dict[tuple[str, 
             [name] = [name for arn, name in names.items() if arn in json.dumps(one)]
             routes[method.upper(), path] = name
     return routes
-
-
-class _NoManagedPolicies:
-    """Stands in for the IAM client that would list the managed policies by name."""
-
-    def load(self) -> dict[str, str]:
-        return {}

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from tests.cloudformation.intrinsics import REGION
 from tests.end_to_end.deployed.built import Asynchronous, Deployment, Function, Schedule
 from tests.end_to_end.deployed.container import Container, End, Ended, Invocation
-from tests.end_to_end.deployed.intrinsics import REGION
 from tests.end_to_end.deployed.permissions import allowed
 
 BEFORE_RETRY_SEC: Final = 0.1

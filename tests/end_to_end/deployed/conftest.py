@@ -15,7 +15,7 @@ from pymongo import MongoClient
 from tests.end_to_end.deployed import built
 from tests.end_to_end.deployed.cloud import Cloud
 from tests.end_to_end.deployed.endpoint import Endpoint
-from tests.end_to_end.deployed.stack import Stack, architecture, aws_client, changed
+from tests.end_to_end.deployed.stack import StackAtWork, architecture, aws_client, changed
 from tests.end_to_end.deployed.table import Table
 from tidemill.testing import Mongod
 
@@ -37,7 +37,7 @@ class Deploy(Protocol):
         timeouts: Mapping[str, float] | None = None,
         variables: Mapping[str, Mapping[str, str]] | None = None,
         **parameters: str,
-    ) -> Stack:
+    ) -> StackAtWork:
         """Return the stack, on a database of its own."""
 
 
@@ -57,7 +57,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture(scope="session")
 def template() -> Mapping[str, Any]:
     """The built template after SAM's transform."""
-    return built.translated(BUILD)
+    return built.template(BUILD)
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +103,7 @@ def deploying(
     client: MongoClient[dict[str, Any]],
     request: pytest.FixtureRequest,
 ) -> Callable[[], AbstractContextManager[Deploy]]:
-    """Gives out what makes stacks; when it is taken back, their containers end, and `Stack.check` looks at them."""
+    """Gives out what makes stacks; when it is taken back, their containers end, and what they left is checked."""
     table = request.config.stash[TABLE]
 
     def deploy(
@@ -112,7 +112,7 @@ def deploying(
         timeouts: Mapping[str, float] | None = None,
         variables: Mapping[str, Mapping[str, str]] | None = None,
         **parameters: str,
-    ) -> Stack:
+    ) -> StackAtWork:
         name = f"tidemill-{uuid.uuid4().hex[:8]}"
         secret = secret_of(endpoint, name, uri or mongod.uri)
         chosen = {"MongoSecretArn": secret, "MongoDatabase": name, "Architecture": architecture()} | parameters
@@ -127,13 +127,13 @@ def deploying(
             environment={"AWS_ENDPOINT_URL": endpoint.url, "TMPDIR": str(scratch)},
         )
         endpoint.clouds[name] = cloud
-        return Stack(cloud=cloud, endpoint=endpoint, db=client[name], secret=secret, table=table)
+        return StackAtWork(cloud=cloud, endpoint=endpoint, db=client[name], secret=secret, table=table)
 
     @contextmanager
     def lent() -> Iterator[Deploy]:
-        stacks: list[Stack] = []
+        stacks: list[StackAtWork] = []
 
-        def kept(*args: Any, **how: Any) -> Stack:
+        def kept(*args: Any, **how: Any) -> StackAtWork:
             stacks.append(deploy(*args, **how))
             return stacks[-1]
 
@@ -162,7 +162,7 @@ def deploy_once(deploying: Callable[[], AbstractContextManager[Deploy]]) -> Iter
 
 
 @pytest.fixture
-def stack(deploy: Deploy) -> Stack:
+def stack(deploy: Deploy) -> StackAtWork:
     """A stack as the template has it, after the first steps."""
     return deploy().start()
 

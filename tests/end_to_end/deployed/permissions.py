@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from tests.end_to_end.deployed.intrinsics import Stack
+from tests.cloudformation.intrinsics import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

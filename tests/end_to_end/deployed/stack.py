@@ -15,10 +15,10 @@ import boto3
 from bson import ObjectId
 from pymongo.database import Database
 
+from tests.cloudformation.intrinsics import REGION
 from tests.end_to_end.deployed.built import Deployment, Function
 from tests.end_to_end.deployed.cloud import Cloud
 from tests.end_to_end.deployed.endpoint import OPERATOR, Call, Endpoint
-from tests.end_to_end.deployed.intrinsics import REGION
 from tests.end_to_end.deployed.table import Table
 from tests.waiting import eventually
 
@@ -44,7 +44,7 @@ def aws_client(endpoint: Endpoint, service: Any, *, caller: str = OPERATOR) -> A
 
 
 @dataclass(slots=True, kw_only=True)
-class Stack:
+class StackAtWork:
     """What `deploy` in ``conftest.py`` gives a test.
 
     Attributes:
@@ -78,7 +78,7 @@ class Stack:
         """Change what is in the secret."""
         self.client("secretsmanager").put_secret_value(SecretId=self.secret, SecretString=value)
 
-    def start(self) -> Stack:
+    def start(self) -> StackAtWork:
         """Do what the README says after the deployment; from the first tick on, names are known."""
         assert self.invoke("ReclaimFunction")["missing_indexes"] == []
         told = self.cloud.tick("ExecuteFunction").result(60)
@@ -138,8 +138,9 @@ class Stack:
         return list(_documents(self.cloud.log(function)))
 
     def said(self, message: str, function: str = "") -> list[dict[str, Any]]:
-        """Return the lines of the log with that message."""
-        return [line for line in self.log(function) if line.get("message") == message]
+        """Return the lines of the log with that message, in the order of time."""
+        found = [line for line in self.log(function) if line.get("message") == message]
+        return sorted(found, key=lambda line: str(line["timestamp"]))
 
     def metrics(self, name: str) -> list[float]:
         """Return the values of a metric, in the order in which they were printed."""

@@ -10,8 +10,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+from jsonschema_rs import Draft202012Validator
+
 from tests.end_to_end.deployed.conftest import Deploy
-from tests.end_to_end.deployed.stack import Stack, sample
+from tests.end_to_end.deployed.stack import EVENTS, StackAtWork, sample
 from tests.waiting import eventually
 
 LOOPBACK = {"ExecuteFunction": {"WEBHOOK_ALLOWED_NETWORKS": "127.0.0.0/8"}}
@@ -49,7 +51,7 @@ def shape(value: object) -> object:
     return {name: shape(one) for name, one in value.items()} if isinstance(value, dict) else None
 
 
-def test_a_task_that_comes_by_http_runs_at_once(stack: Stack) -> None:
+def test_a_task_that_comes_by_http_runs_at_once(stack: StackAtWork) -> None:
     task_id = stack.post("noop")
 
     assert stack.ends(task_id)["attempts"] == 1
@@ -72,7 +74,9 @@ def test_a_webhook_that_is_turned_away_is_delivered_once_the_receiver_wants_it(d
     assert (line["code"], line["task_id"]) == ("http_503", str(task["_id"]))
 
 
-def test_what_killed_an_executor_dies_alone_and_comes_back_from_the_dead_letters(stack: Stack, tmp_path: Path) -> None:
+def test_what_killed_an_executor_dies_alone_and_comes_back_from_the_dead_letters(
+    stack: StackAtWork, tmp_path: Path
+) -> None:
     cure, until = tmp_path / "cure", tmp_path / "until"
     killer = {"name": "dies", "payload": {"cure": str(cure), "card": "S3cr3t"}}
     neighbour = {"name": "waits", "payload": {"until": str(until)}}
@@ -109,7 +113,7 @@ def test_what_killed_an_executor_dies_alone_and_comes_back_from_the_dead_letters
     assert stack.cloud.tick("ArchiveFunction").result(60).value["moved"] == 0
 
 
-def test_a_time_of_a_schedule_that_is_delivered_twice_enqueues_once(stack: Stack) -> None:
+def test_a_time_of_a_schedule_that_is_delivered_twice_enqueues_once(stack: StackAtWork) -> None:
     [schedule] = [one for one in stack.cloud.deployment.schedules.values() if "RecurringExample" in one.logical]
     times = {"schedule_arn": "arn:aws:scheduler:eu-central-1:123456789012:schedule/default/daily"}
 
@@ -128,19 +132,23 @@ def test_executors_at_work_at_the_same_time_are_as_many_as_there_are_seats(deplo
     assert status == 202
     assert eventually(lambda: stack.db.tasks.count_documents({"status": "processing"}) == 2, within=30)
 
-    turned_away = stack.cloud.tick("ExecuteFunction").result(60).value
+    turned_away = stack.cloud.tick("ExecuteFunction").result(60)
+    assert stack.db.tasks.count_documents({"status": "processing"}) == 2
     until.touch()
     pids = {stack.ends(one["id"])["result"] for one in told["tasks"]}
 
-    assert turned_away["skipped"] == "seats"
+    [left_out] = [one.pid for one in stack.cloud.reports if one.request_id == turned_away.request_id]
+    assert turned_away.value["skipped"] == "seats"
     assert len(pids) == 2
-    assert len(stack.cloud.containers("ExecuteFunction")) == 3
+    assert left_out not in pids
 
 
-def test_the_record_of_a_death_looks_as_the_sample_does(stack: Stack) -> None:
+def test_the_stand_in_for_lambda_tells_of_a_death_as_the_schema_and_the_sample_do(stack: StackAtWork) -> None:
     stack.post("stubborn")
     stack.cloud.calm()
 
     [(destination, record)] = stack.cloud.handed_over
     assert destination == stack.cloud.function("ReclaimFunction").arn
+    schema = json.loads((EVENTS / "schemas/failure.json").read_text())
+    Draft202012Validator(schema, validate_formats=True).validate(record)
     assert shape(record) == shape(sample("execute_failed"))

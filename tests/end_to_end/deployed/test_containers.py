@@ -13,7 +13,7 @@ import pytest
 
 from tests.end_to_end.deployed.conftest import PYTHON, Deploy
 from tests.end_to_end.deployed.container import unprivileged
-from tests.end_to_end.deployed.stack import Stack, sample
+from tests.end_to_end.deployed.stack import StackAtWork, sample
 
 ROUNDS = 20
 BATCHES, BATCH = 5, 100
@@ -35,12 +35,12 @@ class Spent:
     log_bytes: int
 
     @classmethod
-    def by(cls, stack: Stack, function: str) -> Spent:
+    def by(cls, stack: StackAtWork, function: str) -> Spent:
         living = stack.cloud.containers(function)
         return cls(cpu_ms=sum(one.cpu_ms for one in living), log_bytes=len(stack.cloud.log(function).encode()))
 
 
-def connections(stack: Stack, role: str) -> int:
+def connections(stack: StackAtWork, role: str) -> int:
     """How many connections MongoDB has from a function of this stack, at work or not, but for those of monitoring."""
     every = stack.db.client.admin.aggregate(
         [
@@ -123,7 +123,7 @@ def role(function: str) -> str:
     return function.removesuffix("Function").lower()
 
 
-def test_an_executor_whose_function_will_not_stop_ends_itself_and_the_next_one_is_new(stack: Stack) -> None:
+def test_an_executor_whose_function_will_not_stop_ends_itself_and_the_next_one_is_new(stack: StackAtWork) -> None:
     [before] = stack.cloud.containers("ExecuteFunction")
     task_id = stack.post("stubborn", {"card": "S3cr3t"})
     stack.ends(task_id, status="failed")
@@ -140,7 +140,7 @@ def test_an_executor_whose_function_will_not_stop_ends_itself_and_the_next_one_i
 
 
 def test_nothing_can_be_written_to_but_tmp_and_nothing_was(
-    stack: Stack, stack_code: Callable[[str], list[Path]], scratch: Path
+    stack: StackAtWork, stack_code: Callable[[str], list[Path]], scratch: Path
 ) -> None:
     task_id = stack.post("looks_around", {"tmp": str(scratch)})
 

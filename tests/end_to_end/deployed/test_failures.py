@@ -11,7 +11,7 @@ import pytest
 
 from tests.end_to_end.deployed.cloud import Answer
 from tests.end_to_end.deployed.conftest import Deploy
-from tests.end_to_end.deployed.stack import Stack, sample
+from tests.end_to_end.deployed.stack import StackAtWork, sample
 from tests.waiting import eventually
 
 # Shorter than any that the template allows, so that the test is: a longest task must still fit.
@@ -23,7 +23,7 @@ QUICK = {"TASK_PACKAGE": "quick", "TASK_TIMEOUT_SEC": "1", "MAX_TASK_TIMEOUT_SEC
 class Frozen:
     """A stack whose executor runs a task that lets nothing else run, until there is a cure."""
 
-    stack: Stack
+    stack: StackAtWork
     task_id: str
     cure: Path
 
@@ -32,7 +32,7 @@ class Frozen:
 class CutOff:
     """A stack to which a task was sent while MongoDB could not be reached."""
 
-    stack: Stack
+    stack: StackAtWork
     uri: str
     sent: Future[Answer]
 

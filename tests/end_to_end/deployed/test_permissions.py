@@ -6,7 +6,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.end_to_end.deployed.conftest import Deploy
-from tests.end_to_end.deployed.stack import Stack
+from tests.end_to_end.deployed.stack import StackAtWork
 
 
 @pytest.mark.parametrize("function", ["ArchiveFunction", "OperateFunction"])
@@ -75,7 +75,7 @@ def test_an_enqueue_that_may_not_wake_anybody_says_so_and_takes_the_task_in(depl
 def test_a_stack_refers_to_its_own_functions_only(deploy: Deploy) -> None:
     one, other = deploy(), deploy()
 
-    def arns(stack: Stack) -> set[str]:
+    def arns(stack: StackAtWork) -> set[str]:
         return {function.arn for function in stack.cloud.deployment.functions.values()}
 
     assert arns(one) & arns(other) == set()

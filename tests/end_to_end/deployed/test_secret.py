@@ -11,7 +11,7 @@ import pytest
 from pymongo import MongoClient
 
 from tests.end_to_end.deployed.conftest import Deploy
-from tests.end_to_end.deployed.stack import Stack, sample
+from tests.end_to_end.deployed.stack import StackAtWork, sample
 from tidemill.testing import Mongod
 from tidemill.testing.mongod import find_mongod
 
@@ -64,7 +64,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
             yield Locked(server.uri, admin)
 
 
-def at_work(stack: Stack, function: str) -> Stack:
+def at_work(stack: StackAtWork, function: str) -> StackAtWork:
     """The stack, with a warm container of a function."""
     if function == "EnqueueFunction":  # takes only what an executor has registered
         stack.start()
@@ -113,7 +113,7 @@ def test_a_secret_that_is_no_uri_is_told_by_the_third_step_of_a_deployment(deplo
 
 
 def test_the_third_step_of_a_deployment_makes_the_indexes_and_proves_secret_and_network(deploy: Deploy) -> None:
-    stack: Stack = deploy()
+    stack: StackAtWork = deploy()
 
     assert stack.invoke("ReclaimFunction")["missing_indexes"] == []
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.deployed.conftest import Deploy
-from tests.end_to_end.deployed.stack import HIDDEN, Stack, sample
+from tests.end_to_end.deployed.stack import HIDDEN, StackAtWork, sample
 
 BUG = """
 from tidemill import bootstrap
@@ -21,7 +21,7 @@ bootstrap.queue = bootstrap.missing_indexes = bootstrap.archives = breaks
 """
 
 
-def test_a_task_that_failed_once_is_told_by_its_numbers_and_by_one_line(stack: Stack) -> None:
+def test_a_task_that_failed_once_is_told_by_its_numbers_and_by_one_line(stack: StackAtWork) -> None:
     stack.ends(stack.post("fails_first", {"card": "S3cr3t"}))
     stack.cloud.calm()
 
@@ -31,7 +31,7 @@ def test_a_task_that_failed_once_is_told_by_its_numbers_and_by_one_line(stack: S
     assert [(line["task_name"], line["code"]) for line in failures] == [("fails_first", "RuntimeError")]
 
 
-def test_metrics_are_of_the_stack_and_of_nothing_else(stack: Stack) -> None:
+def test_metrics_are_of_the_stack_and_of_nothing_else(stack: StackAtWork) -> None:
     stack.ends(stack.post("noop"))
     stack.invoke("ReclaimFunction")
     stack.cloud.calm()
@@ -44,7 +44,7 @@ def test_metrics_are_of_the_stack_and_of_nothing_else(stack: Stack) -> None:
     assert stack.metrics("due_fresh")[-1:] == [0]
 
 
-def test_the_correlation_id_of_a_request_is_in_the_log_of_whatever_handles_it(stack: Stack) -> None:
+def test_the_correlation_id_of_a_request_is_in_the_log_of_whatever_handles_it(stack: StackAtWork) -> None:
     task_id = stack.post("dies", {"cure": "/nowhere"})
     stack.ends(task_id, status="failed")
     stack.cloud.calm()
@@ -57,7 +57,7 @@ def test_the_correlation_id_of_a_request_is_in_the_log_of_whatever_handles_it(st
     assert {line["correlation_id"] for line in by_executor + by_reclaim} == {accepted["correlation_id"]}
 
 
-def test_each_invocation_is_told_by_one_line_with_its_id(stack: Stack) -> None:
+def test_each_invocation_is_told_by_one_line_with_its_id(stack: StackAtWork) -> None:
     usual: dict[str, tuple[str, Any]] = {
         "EnqueueFunction": ("accepted", sample("enqueue_to_cancel")),
         "ExecuteFunction": ("executed", sample("tick")),

@@ -20,6 +20,7 @@ _SERVICES: Final = {
     "AWS::S3::Bucket": "s3:::{name}",
     "AWS::SNS::Topic": "sns:{region}:{account}:{name}",
     "AWS::SQS::Queue": "sqs:{region}:{account}:{name}",
+    "AWS::CloudWatch::Alarm": "cloudwatch:{region}:{account}:alarm:{name}",
     "AWS::Logs::LogGroup": "logs:{region}:{account}:log-group:{name}:*",
 }
 _PLAIN: Final[Mapping[str, Callable[..., Any]]] = {
