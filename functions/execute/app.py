@@ -58,7 +58,6 @@ def _executed(event: object, context: LambdaContext | None, counts: Counts) -> d
     if report.spent or LEFTOVERS.task_ids():
         _recycle(counts, unsure)
     if unsure is not None:
-        _log(logger.warning, "failed", **trouble.told(unsure))
         raise unsure
     return report.as_dict()
 
@@ -82,7 +81,8 @@ def _attended(event: object, context: LambdaContext | None, counts: Counts) -> R
         report = bootstrap.with_current_secret(work)
     finally:
         _restore()
-    _log(logger.info, "executed", source=request.source, **report.as_dict())
+    level = logger.warning if report["unknown"] else logger.info
+    _log(level, "executed", source=request.source, **report.as_dict())
     _warn("short_of_time", shortage(bootstrap.runtime().settings, life=life))
     _warn("not_started", report.not_started)
     _warn("not_summoned", None if summoner is None else summoner.listen())
