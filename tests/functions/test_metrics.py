@@ -28,6 +28,8 @@ from tidemill.store import Tasks
 
 LONG_AGO = datetime(2026, 7, 1, tzinfo=UTC)
 INTERRUPTED = 11601
+CLOCKS = 1.0
+"""Two samples of the database's time differ by half of what each took, and this machine may be busy."""
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +109,7 @@ def test_an_execution_tells_what_became_of_each_attempt(furnished: Deployed, db:
     }
     assert (report["claimed"], report["failed"], report["quarantined"]) == (7, 4, 1)
     assert len(times) == 5
-    assert all(0 <= time <= took for time in times)
+    assert all(0 <= time <= took + CLOCKS for time in times)
 
 
 def test_the_delay_of_a_retry_counts_from_when_it_was_due(furnished: Deployed, db: Database[Any]) -> None:
@@ -120,7 +122,7 @@ def test_the_delay_of_a_retry_counts_from_when_it_was_due(furnished: Deployed, d
     took = monotonic() - began
 
     [delay] = told(furnished)["retry_latency_seconds"]
-    assert 300 <= delay <= 300 + took
+    assert 300 - CLOCKS <= delay <= 300 + took + CLOCKS
 
 
 def test_a_payload_that_a_function_raises_is_printed_nowhere(  # F81
@@ -241,7 +243,7 @@ def test_the_gauges_tell_what_waits(deployed: Deployed, db: Database[Any], dead:
     found = told(deployed)
     assert (found["due_fresh"], found["due_retry"], found["dead_letters"]) == ([2], [1], [3])
     [age] = found["oldest_due_age_seconds"]
-    assert 600 <= age <= 600 + took
+    assert 600 - CLOCKS <= age <= 600 + took + CLOCKS
 
 
 @pytest.mark.parametrize("hours", [-2, 0, 2])
@@ -259,7 +261,7 @@ def test_the_skew_is_by_how_much_the_database_is_ahead(
     took = monotonic() - began
 
     [found] = told(deployed)["clock_skew_seconds"]
-    assert abs(found - skew.total_seconds()) <= took
+    assert abs(found - skew.total_seconds()) <= took + CLOCKS
 
 
 def test_what_could_not_be_measured_is_not_told(deployed: Deployed, db: Database[Any]) -> None:
