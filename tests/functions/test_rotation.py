@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -213,6 +215,13 @@ def test_another_database_that_the_secret_leads_to_gets_its_indexes(
     answered(bare, "reclaim")
 
     assert len(list(db.tasks.list_indexes())) > 1
+
+
+def test_whatever_is_made_once_is_forgotten_with_its_client_or_has_none() -> None:
+    made_once = {name for name, one in vars(bootstrap).items() if hasattr(one, "cache_clear")}
+    forgotten = set(re.findall(r"\w+", inspect.getsource(bootstrap._start_over)))
+
+    assert made_once - forgotten == {"chosen", "put", "waker", "_secret"}
 
 
 def test_the_helper_of_isolated_tasks_goes_with_the_client(bare: Deployed, account: Account) -> None:

@@ -237,3 +237,11 @@ def test_the_task_functions_are_shipped_as_a_package_of_their_own(root: Path, tm
     assert built.returncode == 0, built.stderr
     shipped = {path.name for path in (tmp_path / "python" / "tasks").glob("*.py")}
     assert shipped == {path.name for path in (root / "layers/tasks/tasks").glob("*.py")}
+
+
+def test_both_layers_are_built_alike_but_for_what_is_in_them(root: Path) -> None:
+    """Twice the same recipe: SAM copies each folder away from the other before it calls make there."""
+    core, tasks = ((root / folder / "Makefile").read_text() for folder in LAYERS.values())
+    core = core.replace("CoreLayer", "TasksLayer").replace("cp -R tidemill ", "cp -R tasks ")
+
+    assert core.replace(" tidemill/cli tidemill/simulation tidemill/testing", "") == tasks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import re
 import tomllib
@@ -21,6 +20,7 @@ from jsonschema_rs import Draft202012Validator
 
 from demo import schemas
 from tasks.deliver_webhook import Sender
+from tests.functions.calls import app
 from tests.template.deployment import Deploy
 from tests.template.reading import Asked
 from tests.template.translating import ROOT
@@ -59,13 +59,7 @@ def shipped() -> Iterator[Path]:
 
 def handler(name: str) -> ModuleType:
     """The module of a function."""
-    path = ROOT / "functions" / name.removesuffix("Function").lower() / "app.py"
-    spec = importlib.util.spec_from_file_location(f"relations_of_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return app(name.removesuffix("Function").lower())
 
 
 def settings(template: dict[str, Any], timeout: int) -> Settings:
