@@ -53,7 +53,7 @@ graph: $(READY) ## draw what the template deploys into the README
 cost: $(READY) ## write what a deployment costs into README.md, by demo/cost.py
 	@$(PYTHON) -m demo.cost
 
-test: $(READY) ## run every test (ARGS="-k claim", TEST_PROCESSES=0 for one after the other)
+test: $(READY) ## run the tests but those from end to end (ARGS="-k claim", TEST_PROCESSES=0 for one after the other)
 	@PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
 e2e: $(READY) $(RUNTIME_VENV)/.ready ## run what people run: the demo, the commands, and the built functions in Lambda's runtime
