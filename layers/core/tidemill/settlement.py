@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, assert_never
+
+from bson import ObjectId
 
 from tidemill.documents import attempt_document, error_document, schedule
 from tidemill.model import (
@@ -48,6 +51,12 @@ class Settlement:
         return self.lost or self.crashed
 
     @property
+    def is_plain_success(self) -> bool:
+        """Whether it is a run that succeeded under a lease, of a task whose id is ours."""
+        is_ours = isinstance(self.task, Task) and type(self.task.id) is ObjectId and self.task.lease is not None
+        return is_ours and isinstance(self.outcome, Succeeded) and self.run is not None and not self.bare
+
+    @property
     def signature(self) -> str | None:
         """What ``settled_by`` says afterwards: the token of the lease, or who took it away.
 
@@ -75,6 +84,25 @@ def statements(settlement: Settlement, *, now: datetime, expired_before: datetim
         (guard | {"cancel_requested_at": None}, update),
         (guard | {"cancel_requested_at": {"$ne": None}}, _update(settlement, Cancelled(), now=now)),
     ]
+
+
+def together(settlements: Sequence[Settlement], *, now: datetime) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return one statement, of many documents, that says of each success under one lease what `statements` says.
+
+    The server needs half the time for it: the filter and the update are looked through once. What differs from task to
+    task stands in arrays beside that of their ids.
+    """
+    token = settlements[0].signature
+    ids = [one.task.id for one in settlements]
+    each = [_update(one, one.outcome, now=now)["$set"] for one in settlements]
+    place = {"$indexOfArray": [{"$literal": ids}, "$_id"]}
+    differing = {
+        name: {"$arrayElemAt": [{"$literal": [values[name] for values in each]}, place]}
+        for name in ("attempt_log", "result")
+        if any(values[name] is not None for values in each)
+    }
+    alike = {name: {"$literal": value} for name, value in each[0].items()}
+    return {"_id": {"$in": ids}, "lease.token": token}, [{"$set": alike | differing}, {"$unset": "lease"}]
 
 
 def _guard(task: Task | Malformed, *, expired_before: datetime | None) -> dict[str, Any]:

@@ -6,16 +6,22 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from pymongo import UpdateOne
+from pymongo import UpdateMany, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from tidemill import indexes
 from tidemill.model import Lease, Task, TaskId
-from tidemill.settlement import Settlement, statements
+from tidemill.settlement import Settlement, statements, together
 from tidemill.store.collections import Tasks, translated
 from tidemill.store.writes import refused_in
+
+LEAST_TOGETHER: Final = 5
+"""So few are written one by one, which the driver repeats by itself where the primary changes."""
+
+MOST_TOGETHER: Final = 100
+"""So many results, each as large as it may be, still fit into one statement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +53,11 @@ def settle(
     """
     if not settlements:
         return Verdict()
-    refused, matched = _write(tasks, settlements, now=now, expired_before=expired_before)
+    writes = _gathered(settlements, now=now, expired_before=expired_before)
+    refused, matched = _write(tasks, writes)
+    if refused and len(writes) < len(settlements):  # perhaps for the sake of one of those that were written together
+        refused, others = _write(tasks, _one_by_one(refused, now=now, expired_before=expired_before))
+        matched += others
     if refused and not settlements[0].bare:
         slim = [replace(settlement, bare=True) for settlement in refused]
         rest = settle(tasks, slim, now=now, expired_before=expired_before)
@@ -117,21 +127,45 @@ def extend(tasks: Tasks, held: Sequence[Task], *, until: datetime) -> list[Task]
     return [task for task, lease in leases if (task.id, lease.token) not in kept]
 
 
+def _gathered(
+    settlements: Sequence[Settlement], *, now: datetime, expired_before: datetime | None
+) -> list[tuple[UpdateOne | UpdateMany, Sequence[Settlement]]]:
+    """Return the writes, each with what it settles: successes under the same lease in one."""
+    by_token: defaultdict[str | None, list[Settlement]] = defaultdict(list)
+    others: list[Settlement] = []
+    for one in settlements:
+        (by_token[one.signature] if one.is_plain_success and expired_before is None else others).append(one)
+    writes: list[tuple[UpdateOne | UpdateMany, Sequence[Settlement]]] = []
+    for group in by_token.values():
+        for start in range(0, len(group), MOST_TOGETHER):
+            some = group[start : start + MOST_TOGETHER]
+            if len(some) < LEAST_TOGETHER:
+                others += some
+            else:
+                writes.append((UpdateMany(*together(some, now=now)), some))
+    return writes + _one_by_one(others, now=now, expired_before=expired_before)
+
+
+def _one_by_one(
+    settlements: Sequence[Settlement], *, now: datetime, expired_before: datetime | None
+) -> list[tuple[UpdateOne | UpdateMany, Sequence[Settlement]]]:
+    return [
+        (UpdateOne(where, update), [one])
+        for one in settlements
+        for where, update in statements(one, now=now, expired_before=expired_before)
+    ]
+
+
 def _write(
-    tasks: Tasks, settlements: Sequence[Settlement], *, now: datetime, expired_before: datetime | None
+    tasks: Tasks, writes: Sequence[tuple[UpdateOne | UpdateMany, Sequence[Settlement]]]
 ) -> tuple[list[Settlement], int]:
-    operations: list[UpdateOne] = []
-    owner: list[Settlement] = []
-    for settlement in settlements:
-        for where, update in statements(settlement, now=now, expired_before=expired_before):
-            operations.append(UpdateOne(where, update))
-            owner.append(settlement)
+    """Return what the server refuses, and how many documents it found."""
     with translated():
         try:
-            return [], tasks.bulk_write(operations, ordered=False).matched_count
+            return [], tasks.bulk_write([write for write, _ in writes], ordered=False).matched_count
         except BulkWriteError as error:
-            refused = {id(owner[one["index"]]) for one in refused_in(error)}
-            return [one for one in settlements if id(one) in refused], error.details["nMatched"]
+            refused = {id(one): one for wrong in refused_in(error) for one in writes[wrong["index"]][1]}
+            return list(refused.values()), error.details["nMatched"]
 
 
 def _settled_by(tasks: Tasks, settlements: Sequence[Settlement]) -> list[tuple[Any, Any]]:
