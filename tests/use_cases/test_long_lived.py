@@ -140,7 +140,7 @@ def test_what_could_not_be_given_back_is_given_back_with_its_permit_while_it_liv
 
     monkeypatch.setattr(settles, "release", away_once)
     with AtWork(bench) as worker:
-        monkeypatch.setattr(worker.execution._starting, "_starts", lambda _task: False)
+        monkeypatch.setattr(worker.execution._starting, "_starts", lambda _task, **_: False)
         assert worker.until(lambda: worker.execution._report["errors"] == 1)
         assert holds(bench.db) == 1
 

@@ -79,6 +79,7 @@ class ServerClock:
         self._monotonic = monotonic
         self._uptime = Uptime(wall=wall, monotonic=monotonic)
         self._sample: _Sample | None = None
+        self._topology: object = None
         self._next_try = 0.0
 
     def now(self) -> datetime:
@@ -115,8 +116,15 @@ class ServerClock:
     def _is_stale(self, sample: _Sample) -> bool:
         passed = self._monotonic() - sample.monotonic
         drift = abs((self._wall() - sample.wall) - passed)
+        return passed > RESAMPLE_AFTER_SEC or drift > MAX_DRIFT_SEC or self._has_moved(sample)
+
+    def _has_moved(self, sample: _Sample) -> bool:
+        topology = self._db.client.topology_description
+        if topology is self._topology:  # it is never changed but replaced, and finding the primary in it takes time
+            return False
         has_moved = self._db.client.primary not in (None, sample.primary)
-        return passed > RESAMPLE_AFTER_SEC or drift > MAX_DRIFT_SEC or has_moved
+        self._topology = None if has_moved else topology
+        return has_moved
 
     def _take_sample(self) -> _Sample:
         sample = self._ask()

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import bson
+from bson import ObjectId
 
 from tidemill.model import Malformed, Task, TaskId
 
 
 def key(task_id: TaskId) -> bytes:
     """Return *task_id* as something that can be looked up: whatever BSON allows may be one."""
+    if type(task_id) is ObjectId:
+        return task_id.binary
     return bson.encode({"_id": task_id})
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from tidemill.admission import Release, Start, admit
 from tidemill.executor.giving_back import GivingBack
-from tidemill.executor.held import Held
+from tidemill.executor.held import Held, key
 from tidemill.executor.life import Life
 from tidemill.executor.outcomes import malformed
 from tidemill.executor.runtime import Runtime
@@ -45,6 +45,10 @@ class Starting:
         self._isolates_again_at = -math.inf
         self._shunned: list[tuple[float, TaskId]] = []
 
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return len(self._waiting)
+
     @property
     def waiting(self) -> Sequence[Task]:
         """What is claimed and has no slot yet."""
@@ -61,13 +65,16 @@ class Starting:
 
     def fill(self) -> None:
         """Start what waits as far as there are slots; give back what cannot finish any more, or waits too long."""
-        released: list[Task] = []
+        if not self._waiting:
+            return
+        now, released = self._runtime.clock.now(), []
+        running = {key(task_id) for task_id in (*self._slots.zombies(), *(one.task.id for one in self._slots.running))}
         while self._waiting and (self._slots.free or not self._life.left_for_tasks()):
             _, task = self._waiting.popleft()
-            if not self._starts(task):
+            if not self._starts(task, running=running, now=now):
                 released.append(task)
         self.give_back(released, shun_sec=self._life.shun_sec)
-        self._let_go_of_hostages()
+        self._let_go_of_hostages(now)
 
     def postpone(self, running: Sequence[Running]) -> None:
         """Put off tasks for which no process could be had, and for a while all that would need one."""
@@ -96,35 +103,37 @@ class Starting:
         self._shunned = [one for one in self._shunned if one[0] > now]
         return [*(task_id for _, task_id in self._shunned), *self._slots.zombies()]
 
-    def _runs(self, task_id: TaskId) -> bool:
-        """Tell whether this process runs the function of that task already: one it was not let finish."""
-        return task_id in self._slots.zombies() or any(one.task.id == task_id for one in self._slots.running)
+    def _starts(self, task: Task, *, running: set[bytes], now: datetime) -> bool:
+        """Start *task*, or settle it without a run; false where it is to be given back.
 
-    def _starts(self, task: Task) -> bool:
-        """Start *task*, or settle it without a run; false where it is to be given back."""
-        if task not in self._held or self._runs(task.id):
+        *running* are the keys of what this process runs already, and of what it was not let finish.
+        """
+        if task not in self._held or key(task.id) in running:
             return False
         if self._cannot_be_isolated(task):
             self._postpone(task)
             return True
-        now, limits = self._runtime.clock.now(), self._runtime.limits(task)
+        limits = self._runtime.limits(task)
         admission = admit(task, limits, now=now, remaining=self._life.left_for_tasks())
         task_type = self._runtime.registry.get(task.name)
         match admission:
             case Start(timeout=timeout) if task_type is not None:
                 is_last = task.attempts > limits.max_retries
                 self._slots.start(task, task_type, timeout=timeout, is_last_attempt=is_last, now=now)
+                running.add(key(task.id))
             case Start() | Release():
                 return False
             case _:
                 self._settler.add(Settlement(task=task, outcome=admission))
         return True
 
-    def _let_go_of_hostages(self) -> None:
+    def _let_go_of_hostages(self, now: datetime) -> None:
         """Give back what waits behind functions that turned out to be slow, and what could not finish any more."""
-        if not self._waiting:
+        at, left = self._runtime.monotonic(), self._life.left_for_tasks()
+        settings = self._runtime.settings
+        has_time = left >= settings.max_task_timeout + settings.margin
+        if not self._waiting or (has_time and at - self._waiting[0][0] <= HOLD_SEC):
             return
-        now, at, left = self._runtime.clock.now(), self._runtime.monotonic(), self._life.left_for_tasks()
         long, late = [], []
         for since, task in self._waiting:
             if isinstance(admit(task, self._runtime.limits(task), now=now, remaining=left), Release):
