@@ -1,4 +1,4 @@
-"""How many tasks are held beside the running ones: as many as end during a claim, none where tasks are slow."""
+"""How many tasks are held beside the running ones: as many as end during a claim, more of quick ones, none of slow."""
 
 from __future__ import annotations
 
@@ -44,6 +44,14 @@ def test_no_more_is_held_ahead_than_there_are_slots() -> None:
     assert paced(ended=100, every=0.05, took=0.05).ahead(slots=8, at=NOW) == 8
 
 
+def test_where_every_slot_ends_one_meanwhile_more_are_held_for_the_sake_of_larger_claims() -> None:
+    pace = paced(ended=100, every=0.05, took=0.01)  # 20 during a claim, and 60 in the 30 ms after it
+
+    assert pace.supply(slots=16, most=MANY, at=NOW) == pytest.approx(80, abs=1)
+    assert pace.supply(slots=16, most=50, at=NOW) == 50
+    assert pace.supply(slots=90, most=MANY, at=NOW) == pace.ahead(slots=90, at=NOW), "they run for 45 ms each"
+
+
 def test_the_pace_follows_what_changes() -> None:
     pace = paced(ended=100, every=0.05, took=0.01)
 
@@ -66,6 +74,17 @@ def test_slow_tasks_after_quick_ones_are_noticed_without_a_claim() -> None:
     assert pace.ahead(slots=MANY, at=at + 0.5) == 0
 
 
+def test_tasks_that_were_started_together_and_end_together_are_not_taken_for_quick_ones() -> None:
+    pace = Pace()
+    for burst in range(20):  # four at a time, each for 100 ms, and one claim for each
+        for number in range(4):
+            pace.ended(1 if burst else 0)
+            pace.claimed(began=NOW + burst * 0.1 + number * 0.002, took=0.002)
+    at = NOW + 19 * 0.1 + 0.007
+
+    assert pace.supply(slots=4, most=MANY, at=at) == 0
+
+
 def test_one_slow_claim_says_little() -> None:
     pace = paced(ended=10, every=0.1, took=0.01)  # one during a claim
 
@@ -86,3 +105,4 @@ def test_whatever_happens_it_is_a_number_of_slots(claims: list[tuple[int, int, i
         at += (took + pause) / 1e6
 
         assert 0 <= pace.ahead(slots=slots, at=at) <= slots
+        assert 0 <= pace.supply(slots=slots, most=100, at=at) <= max(slots, 100)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.ids import shown
 from tidemill.policies import SELECTIONS
-from tidemill.selection import BOTH, FRESH, RETRY, Lanes, Share, served, shares, time_saved
+from tidemill.selection import BOTH, FRESH, RETRY, Lanes, Share, mixed, served, shares, time_saved
 
 
 def asked(selection: Any = "weighted", **fields: Any) -> list[tuple[Lanes, int]]:
@@ -251,6 +251,19 @@ def test_never_more_is_taken_than_is_free_whatever_a_look_brings(data: st.DataOb
         return found
 
     assert len(served(wanted, take)) == taken <= free
+
+
+@given(retries=st.integers(0, 200), fresh=st.integers(0, 200))
+def test_mixed_lanes_have_their_shares_from_the_first_to_the_last(retries: int, fresh: int) -> None:
+    both = mixed([("retry", n) for n in range(retries)], [("fresh", n) for n in range(fresh)])
+
+    for lane, count in (("retry", retries), ("fresh", fresh)):
+        assert [n for its, n in both if its == lane] == list(range(count))
+        share = count / max(retries + fresh, 1)
+        so_far = 0
+        for length, (its, _) in enumerate(both, 1):
+            so_far += its == lane
+            assert abs(so_far - share * length) <= 1
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tidemill.store import open_tasks
 from tidemill.testing import Mongod
 
 INNOCENTS = 999
-BESIDE = 16 + 16 + 100
+BESIDE = 16 + 100 + 100
 """At most so many are in hand beside the culprit: in a slot, waiting for one, or ended and not settled."""
 
 ROOT = Path(__file__).parents[2]

@@ -77,6 +77,16 @@ def served(asked: Sequence[Share], take: Callable[[Lanes, int], Sequence[_T]]) -
     return given
 
 
+def mixed(some: Sequence[_T], others: Sequence[_T]) -> list[_T]:
+    """Return both, each in its order, so that every beginning of the whole has them in the proportions of the whole.
+
+    What is claimed at once for many slots' worth is started one after the other: a lane holds its share of the slots
+    only so.
+    """
+    places = [((n + 0.5) / len(one), one[n]) for one in (some, others) for n in range(len(one))]
+    return [one for _, one in sorted(places, key=lambda place: place[0])]
+
+
 def time_saved(*, ahead: int, mean_run: timedelta, slots: int) -> timedelta:
     """Estimate what one retry gained by going before *ahead* fresh tasks that were due: their runs, side by side.
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from tidemill.errors import TidemillError
 from tidemill.executor.places import CHEAP_LOOK_SEC, LOOK_AGAIN_SEC, LOOK_COST, Places
@@ -14,9 +15,9 @@ from tidemill.executor.report import Report
 from tidemill.executor.retry_caps import RetryCaps
 from tidemill.executor.serving import Serving
 from tidemill.model import Lane, Lease, Malformed, Task, TaskId
-from tidemill.selection import FRESH, RETRY, Lanes, served, shares
+from tidemill.selection import FRESH, RETRY, Lanes, mixed, served, shares
 from tidemill.store import Tasks, claims, sweeps
-from tidemill.store.scans import Scan
+from tidemill.store.scans import Key, Scan, key_of
 
 TRIES_OF_THE_FIRST: Final = 3
 """How often a claim asks once more for what goes first, while others are quicker."""
@@ -65,6 +66,7 @@ class Claimer:
         self._next_queue_look = -1e9
         self._queue_look_cost = 0.0
         self._claim_started = 0.0
+        self._first: dict[str, Any] | None = None
         self._turn = rng.randrange(1 << 16)
         self._was_beaten = False
         self._draw = 0.0
@@ -73,6 +75,7 @@ class Claimer:
         self.answered = False
         self.was_thorough = False
         self.left_some = False
+        self.retries_go_first = False
         self.interrupted = 0
         self.beaten = 0
         self.unseen_tokens: list[str] = []
@@ -89,14 +92,17 @@ class Claimer:
         What went wrong, if anything, is left in `trouble`; what is returned is held nevertheless. `answered` tells
         whether MongoDB was asked at all and answered, `was_thorough` whether every lane was looked at from its head
         and is empty, `left_some` whether something due may have been left, `interrupted` how many stamps in a row
-        failed, `beaten` how many claims in a row brought nothing because others were quicker.
+        failed, `beaten` how many claims in a row brought nothing because others were quicker, `retries_go_first`
+        whether a queue was served in which they are to.
         Retries that the selection put before fresh tasks are added to `overtakes`.
         """
         self.trouble = None
         self.answered = False
         self.was_thorough = True
         self.left_some = False
+        self.retries_go_first = False
         self._was_beaten = False
+        self._first = None
         self._claim_started = self._monotonic()
         interrupted_before = self.interrupted
         queues = self._queues or self._pending_queues(final=final)
@@ -144,8 +150,10 @@ class Claimer:
         if not final and started < self._next_queue_look:
             self.was_thorough = False
             return self._known_queues
+        busy = [] if final else [one for one in self._known_queues if self._places.is_busy(one, at=started)]
         try:
-            self._known_queues = [queue for queue in claims.queues(self._tasks) if isinstance(queue, str)]
+            found = claims.queues(self._tasks, beside=busy)
+            self._known_queues = sorted({*busy, *(queue for queue in found if isinstance(queue, str))})
         except TidemillError as error:
             self._note(error)
         else:
@@ -165,7 +173,8 @@ class Claimer:
         if not is_cheap or not 1 < len(queues) * len(self._lanes) <= MANY_LANES:
             return False
         try:
-            if claims.anything_due(self._tasks, queues, lanes=self._lanes, without=self._avoided(), now=now):
+            self._first = claims.first_due(self._tasks, queues, lanes=self._lanes, without=self._avoided(), now=now)
+            if self._first is not None:
                 for queue in queues:
                     self._places.restart(queue)
                 return False
@@ -211,7 +220,12 @@ class Claimer:
         def take(lanes: Lanes, limit: int) -> list[Task | Malformed]:
             return self._from_lanes(queue, lanes, limit, choices, now=now, final=final)
 
-        return served(asked, take)
+        held = served(asked, take)
+        self.retries_go_first = self.retries_go_first or choices.selection == "retries_first"
+        if choices.selection != "weighted":
+            return held
+        retries = [one for one in held if isinstance(one, Task) and one.lane == "retry"]
+        return mixed(retries, [one for one in held if not (isinstance(one, Task) and one.lane == "retry")])
 
     def _from_lanes(
         self, queue: str, lanes: Lanes, limit: int, choices: Serving, *, now: datetime, final: bool
@@ -252,15 +266,22 @@ class Claimer:
             self.was_thorough = False
             return []
         is_full = place.scan.after is None
-        claim = self._claimed(queue, place.scan, limit, choices, now=now)
+        scan = place.scan.from_head(self._head_of(queue, lanes)) if is_full else place.scan
+        claim = self._claimed(queue, scan, limit, choices, now=now)
         if claim is None:
             return []
         place.looked(at=started, cost=claim.look_sec, now=now, dry=claim.dry, denied=claim.denied > 0)
-        place.scan = claim.scan
+        place.scan = replace(claim.scan, head=None)
         self.was_thorough = self.was_thorough and is_full and claim.dry
         self.left_some = self.left_some or not claim.dry
         self._was_beaten = self._was_beaten or not (claim.dry or claim.denied or claim.error)
         return list(claim.tasks)
+
+    def _head_of(self, queue: str, lanes: Lanes) -> Key | None:
+        """Return what this claim has seen to come first in these lanes, so that no look steps over the same again."""
+        if self._first is None or (self._first["queue"], (self._first["lane"],)) != (queue, lanes):
+            return None
+        return key_of(self._first)
 
     def _claimed(self, queue: str, scan: Scan, limit: int, choices: Serving, *, now: datetime) -> claims.Claim | None:
         """Claim, and account for what was claimed; ``None`` where that is not known, and noted."""

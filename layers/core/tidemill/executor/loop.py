@@ -193,7 +193,7 @@ class Execution:
         )
 
     def _has_work(self) -> bool:
-        return bool(self._slots.running or self._starting.waiting)
+        return bool(self._slots.running or len(self._starting))
 
     def _goes_on(self) -> bool:
         """Look once more, or wait for more; false where it is time to leave."""
@@ -216,7 +216,7 @@ class Execution:
             claimed = self._claimer.claim(
                 free=room,
                 # What is held ahead has its share, too.
-                slots=max(self._slots.size, len(self._slots.running) + len(self._starting.waiting) + room),
+                slots=max(self._slots.size, len(self._slots.running) + len(self._starting) + room),
                 retries_in_flight=self._retries_in_flight(),
                 now=self._now(),
                 idle=not self._has_work(),
@@ -237,10 +237,17 @@ class Execution:
 
     def _room(self) -> int:
         """Return how many more tasks to claim: for what is free, and for what one claim lets end."""
-        ahead = self._pace.ahead(slots=self._slots.size, at=self._monotonic())
-        wanted = self._slots.free + ahead - len(self._starting.waiting)
-        # Few at a time are not worth the round trips, unless slots stand empty.
-        return min(wanted, self._batch_size) if self._slots.free or wanted > ahead // 2 else 0
+        ahead = self._ahead()
+        free, waiting = self._slots.free, len(self._starting)
+        # Few at a time are not worth the round trips, unless slots stand empty or are about to.
+        is_time = free or waiting < min(ahead, self._slots.size) / 2
+        return min(free + ahead - waiting, self._batch_size) if is_time else 0
+
+    def _ahead(self) -> int:
+        slots, at = self._slots.size, self._monotonic()
+        if self._claimer.retries_go_first:  # one that comes due cannot go before what is held already
+            return self._pace.ahead(slots=slots, at=at)
+        return self._pace.supply(slots=slots, most=self._batch_size, at=at)
 
     def _retries_in_flight(self) -> int:
         in_hand = [*(one.task for one in self._slots.running), *self._starting.waiting]
@@ -300,7 +307,7 @@ class Execution:
 
     def _finish(self) -> None:
         self._leave_by = self._monotonic() + min(self._life.remaining().total_seconds() - LAST_SECONDS, LAST_TRIES_SEC)
-        if self._starting.waiting:
+        if len(self._starting):
             self._report.backlog = True
             with self._within():
                 self._starting.give_back(self._starting.waiting, shun_sec=self._life.shun_sec)
