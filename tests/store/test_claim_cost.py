@@ -14,15 +14,16 @@ from bson import ObjectId
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from tests.builders import add, document, lease
+from tests.builders import add, claim, document, lease
 from tests.claimers import a_claimer
 from tests.conftest import T0
+from tests.costs import explain, skipped, stages
 from tests.databases import make
 from tidemill import indexes
 from tidemill.model import Succeeded
 from tidemill.settlement import Settlement
 from tidemill.store import Tasks, claims, open_tasks, settles
-from tidemill.store.scans import ORDER, Key, Scan, due_filter
+from tidemill.store.scans import Key, Scan
 from tidemill.testing import Mongod
 
 BATCH = 100
@@ -56,7 +57,7 @@ def multiply(db: Database[dict[str, Any]], tasks: Iterable[Mapping[str, Any]], *
 def test_a_claim_examines_one_key_a_task_and_fetches_and_sorts_nothing(crowded: Database[dict[str, Any]]) -> None:
     now = T0
 
-    plan = explain(crowded, Scan(queue="default", lanes=("fresh",)), now=now)
+    plan = explain(crowded, Scan(queue="default", lanes=("fresh",)), limit=BATCH, now=now)
 
     assert plan["totalKeysExamined"] == BATCH
     assert plan["totalDocsExamined"] == 0
@@ -70,7 +71,7 @@ def test_a_later_claim_examines_no_more_than_the_keys_at_its_seams(crowded: Data
     scan = Scan(queue="default", lanes=("fresh",))
     first = claims.claim(tasks, scan, limit=BATCH, lease=lease(now), now=now, rng=random.Random(1))
 
-    plan = explain(crowded, first.scan, now=now)
+    plan = explain(crowded, first.scan, limit=BATCH, now=now)
 
     assert len(first.tasks) == BATCH
     assert plan["totalKeysExamined"] <= BATCH + 3
@@ -86,7 +87,7 @@ def test_both_lanes_in_one_order_cost_one_key_a_task_and_are_merged_without_a_so
     later = replace(both, after=Key(priority=0, due_at=now - timedelta(hours=1), id=ObjectId()))
 
     for scan, seams in ((both, 1), (later, 3)):
-        plan = explain(crowded, scan, now=now)
+        plan = explain(crowded, scan, limit=BATCH, now=now)
 
         assert plan["totalKeysExamined"] <= BATCH + seams
         assert plan["totalDocsExamined"] == 0
@@ -107,6 +108,28 @@ def test_between_two_looks_at_the_head_a_drain_steps_over_next_to_nothing(
     assert (skipped(db) - before) / total <= 2
 
 
+def test_the_looks_of_a_second_step_over_what_was_claimed_twice_and_claims_between_them_over_nothing(
+    db: Database[dict[str, Any]], now: datetime
+) -> None:
+    tasks, dead = open_tasks(db), 500
+    add(tasks, [document(now) for _ in range(dead + 3 * BATCH)])
+    claim(tasks, now, limit=dead)
+    moment = [0.0]
+    claimer = a_claimer(tasks, monotonic=lambda: moment[0])
+
+    def stepped_over() -> int:
+        before = skipped(db)
+        held = claimer.claim(free=BATCH, slots=BATCH, retries_in_flight=0, now=now, idle=moment[0] == 0)
+        assert len(held) == BATCH
+        return skipped(db) - before
+
+    assert stepped_over() <= 2 * dead + 50, "once for the queues, once for what comes first"
+    moment[0] = 0.5
+    assert stepped_over() <= 50
+    moment[0] = 1.05
+    assert stepped_over() <= 2 * (dead + 2 * BATCH) + 50, "once for the queues, once from the head"
+
+
 def drain(tasks: Tasks, now: datetime) -> int:
     """Claim and settle all there is as an executor does, batch by batch; return how many.
 
@@ -119,29 +142,3 @@ def drain(tasks: Tasks, now: datetime) -> int:
         done = [Settlement(task=task, outcome=Succeeded(result=None)) for task in held]
         drained += len(settles.settle(tasks, done, now=now).settled)
     return drained
-
-
-def skipped(db: Database[dict[str, Any]]) -> int:
-    """Entries that cursors stepped over because they are no longer there."""
-    cursor = db.client.admin.command("serverStatus")["wiredTiger"]["cursor"]
-    return sum(count for name, count in cursor.items() if name.startswith("Total number of entries skipped by cursor"))
-
-
-def explain(db: Database[dict[str, Any]], scan: Scan, *, now: datetime) -> dict[str, Any]:
-    """How the server finds the next ids of *scan*, executed."""
-    query = {
-        "find": "tasks",
-        "filter": due_filter(scan, now=now),
-        "projection": {"_id": 1, "lane": 1, "priority": 1, "due_at": 1},
-        "sort": ORDER,
-        "hint": indexes.CLAIM,
-        "limit": BATCH,
-    }
-    plan: dict[str, Any] = db.command("explain", query, verbosity="executionStats")["executionStats"]
-    return plan
-
-
-def stages(plan: dict[str, Any]) -> set[str]:
-    """The names of all stages of a plan."""
-    below = [plan["inputStage"]] if "inputStage" in plan else plan.get("inputStages", [])
-    return {plan["stage"]}.union(*(stages(one) for one in below))

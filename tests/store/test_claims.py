@@ -14,10 +14,11 @@ from pymongo.database import Database
 from tests.builders import MINUTE, add, claim, claim_one, document, lease, stored, whole
 from tests.commands import Commands
 from tidemill import MissingIndexError
-from tidemill.model import Lane, Malformed
+from tidemill.model import LANES, Lane, Malformed, TaskId
 from tidemill.store import Tasks, claims, open_tasks, settles
-from tidemill.store.scans import Scan
+from tidemill.store.scans import FIRST_WIDTH, Scan
 from tidemill.testing import Mongod
+from tidemill.testing.chance import Longest
 
 SECOND = timedelta(seconds=1)
 
@@ -144,13 +145,65 @@ def test_a_claimer_that_comes_too_late_looks_in_a_wider_window(
         patched.setattr(claims, "due_keys", lambda *_, **__: stale)
         late = claims.claim(tasks, _fresh(), limit=10, lease=lease(now), now=now, rng=random.Random(1))
 
+    free = [key["_id"] for key in claims.due_keys(tasks, late.scan, limit=100, now=now)]
     spread = claims.claim(tasks, late.scan, limit=10, lease=lease(now), now=now, rng=random.Random(1))
 
-    assert (len(late.tasks), late.lost, late.scan.width) == (4, 6, 2)
+    assert (len(late.tasks), late.lost, late.scan.width) == (4, 6, FIRST_WIDTH)
     assert len(spread.tasks) == 10
-    assert spread.scan.width == 1
-    free = [key["_id"] for key in claims.due_keys(tasks, _fresh(), limit=100, now=now)]
-    assert [task.id for task in spread.tasks] != sorted([*free, *(task.id for task in spread.tasks)])[:10]
+    assert spread.scan.passed
+    taken = [task.id for task in spread.tasks]
+    start = free.index(taken[0])
+    assert start > 0
+    assert taken == free[start : start + 10], "next to one another: so the next claim examines one key a task"
+
+
+def test_what_a_claimer_passed_over_it_comes_back_for_when_there_is_no_more(tasks: Tasks, now: datetime) -> None:
+    ids = add(tasks, [document(now) for _ in range(300)])
+    scan, rng = _wide(32), random.Random(1)
+    taken: list[Any] = []
+
+    while not (found := claims.claim(tasks, scan, limit=10, lease=lease(now), now=now, rng=rng)).dry:
+        taken += [task.id for task in found.tasks]
+        scan = found.scan
+    taken += [task.id for task in found.tasks]
+
+    assert taken != ids
+    assert sorted(taken) == ids
+
+
+@pytest.mark.parametrize(("count", "looks"), [(1, 6), (5, 5), (200, 3)])
+def test_a_leap_beyond_the_last_task_is_shortened_until_it_finds_one(
+    mongod: Mongod, db: Database[Any], now: datetime, count: int, looks: int
+) -> None:
+    counter = Commands()
+    with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[counter]) as client:
+        tasks = open_tasks(client[db.name])
+        add(tasks, [document(now) for _ in range(count)])
+        counter.names.clear()
+
+        found = claims.claim(tasks, _wide(128), limit=10, lease=lease(now), now=now, rng=Longest())
+        commands = list(counter.names)
+
+    assert found.tasks
+    assert found.scan.width <= max(count / 10, 1) * 4
+    assert commands == ["find"] * looks + ["update", "find"]
+
+
+def test_in_an_empty_lane_a_wide_scan_is_dry(tasks: Tasks, now: datetime) -> None:
+    found = claims.claim(tasks, _wide(128), limit=10, lease=lease(now), now=now, rng=random.Random(1))
+
+    assert (found.tasks, found.dry, found.scan.after, found.scan.passed) == ((), True, None, False)
+
+
+def test_a_claimer_that_is_alone_takes_all_in_order(tasks: Tasks, now: datetime) -> None:
+    ids = add(tasks, [document(now) for _ in range(100)])
+    scan, taken = _fresh(), list[Any]()
+
+    while (found := claims.claim(tasks, scan, limit=10, lease=lease(now), now=now, rng=Longest())).tasks:
+        taken += [task.id for task in found.tasks]
+        scan = found.scan
+
+    assert (taken, scan.width) == (ids, 1)
 
 
 def test_what_is_to_be_left_alone_is_left_alone_and_read_over(tasks: Tasks, now: datetime) -> None:
@@ -240,6 +293,19 @@ def test_the_queues_are_those_of_pending_tasks(tasks: Tasks, now: datetime) -> N
     assert sorted(claims.queues(tasks), key=str) == [None, "default", "eu"]
 
 
+def test_what_comes_first_is_told_with_its_key(tasks: Tasks, now: datetime) -> None:
+    later, urgent = document(now, queue="eu"), document(now, queue="eu", priority=3)
+    add(tasks, [later, urgent, document(now, queue="us", due_at=now + MINUTE)])
+
+    def first(queue: str, *without: TaskId) -> dict[str, Any] | None:
+        return claims.first_due(tasks, [queue], lanes=LANES, without=without, now=now)
+
+    key = {name: urgent[name] for name in ("_id", "queue", "lane", "priority", "due_at")}
+    assert first("eu") == key
+    assert first("eu", urgent["_id"]) == key | {"_id": later["_id"], "priority": 0}
+    assert first("us") is None
+
+
 def test_a_claim_of_a_part_of_what_it_saw_has_not_emptied_the_lane(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now) for _ in range(5)])
     wide = Scan(queue="default", lanes=("fresh",), width=4)
@@ -247,6 +313,10 @@ def test_a_claim_of_a_part_of_what_it_saw_has_not_emptied_the_lane(tasks: Tasks,
     part = claims.claim(tasks, wide, limit=2, lease=lease(now), now=now, rng=random.Random(1))
 
     assert (len(part.tasks), part.dry) == (2, False)
+
+
+def _wide(width: float) -> Scan:
+    return Scan(queue="default", lanes=("fresh",), width=width, beaten=True)
 
 
 def _fresh(lane: Lane = "fresh") -> Scan:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.conftest import T0
-from tidemill.store.scans import ORDER, Key, Scan, advanced, due_filter
+from tidemill.store.scans import FIRST_WIDTH, MAX_WIDTH, ORDER, Key, Scan, advanced, due_filter, key_of, leap, spread
 
 SCAN = Scan(queue="eu", lanes=("retry",))
 Entry = tuple[int | float, datetime, int]
@@ -34,7 +35,8 @@ def document(entry: Entry) -> dict[str, Any]:
 
 def matches(where: dict[str, Any], found: dict[str, Any]) -> bool:
     """What MongoDB's matcher does, for the operators a scan may use."""
-    tests = {"$gt": lambda a, b: a > b, "$lt": lambda a, b: a < b, "$lte": lambda a, b: a <= b}
+    tests = {"$gt": lambda a, b: a > b, "$gte": lambda a, b: a >= b}
+    tests |= {"$lt": lambda a, b: a < b, "$lte": lambda a, b: a <= b}
     if "$or" in where:
         assert len(where) == 1, "what stands beside an $or at the root keeps the server from merging scans"
         return any(matches(part, found) for part in where["$or"])
@@ -71,6 +73,19 @@ def test_a_scan_sees_exactly_what_is_due_and_lies_behind_what_was_taken(entries:
     assert sorted(selected(scan, due), key=rank) == left
 
 
+@given(st.lists(ENTRIES, unique_by=rank), st.integers(0, 20))
+def test_a_full_look_may_start_at_the_key_that_is_known_to_come_first(entries: list[Entry], count: int) -> None:
+    left = sorted((one for one in entries if one[1] <= T0), key=rank)[count:]
+    assume(left)
+
+    scan = SCAN.from_head(key_of(document(left[0])))
+
+    assert scan.after is None
+    assert sorted(selected(scan, left), key=rank) == left
+    assert not selected(scan, [one for one in entries if rank(one) < rank(left[0])])
+    assert advanced(scan, [document(left[0])]) == advanced(SCAN, [document(left[0])])
+
+
 @given(st.lists(ENTRIES, unique_by=rank), st.integers(1, 4))
 def test_scans_one_after_the_other_take_everything_once_in_order(entries: list[Entry], limit: int) -> None:
     scan, taken = SCAN, list[Entry]()
@@ -98,7 +113,7 @@ def test_every_alternative_has_the_whole_prefix_of_the_index() -> None:
 
 
 def test_from_the_head_is_a_full_look_that_keeps_its_width() -> None:
-    scan = Scan(queue="eu", lanes=("fresh",), after=Key(priority=1, due_at=T0, id=7), width=4, narrow=2)
+    scan = Scan(queue="eu", lanes=("fresh",), after=Key(priority=1, due_at=T0, id=7), width=4, narrow=2, passed=True)
 
     assert scan.from_head() == Scan(queue="eu", lanes=("fresh",), width=4, narrow=2)
 
@@ -117,3 +132,41 @@ def test_a_priority_that_is_no_number_is_no_place_to_start_from(priority: object
     assert advanced(SCAN, [odd]) == SCAN
     assert advanced(SCAN, [plain, odd]).after == Key(priority=3, due_at=T0, id=7)
     assert advanced(SCAN, [{"due_at": T0, "_id": 1}]) == SCAN
+
+
+@pytest.mark.parametrize("after", [None, Key(priority=1, due_at=T0, id=7)])
+@pytest.mark.parametrize("beaten", [False, True])
+def test_where_nobody_else_claims_nothing_is_passed_over(after: Key | None, beaten: bool) -> None:  # noqa: FBT001
+    assert leap(replace(SCAN, after=after, beaten=beaten), limit=100, draw=0.999) == 0
+
+
+def test_whoever_was_beaten_leaps_further_than_who_looks_at_the_head_and_who_goes_on() -> None:
+    head = replace(SCAN, width=9)
+    going_on = replace(head, after=Key(priority=1, due_at=T0, id=7))
+
+    leaps = [leap(scan, limit=100, draw=0.5) for scan in (replace(head, beaten=True), head, going_on)]
+
+    assert leaps == [400, 200, 100]
+    assert leap(head, limit=100, draw=0) == 0
+
+
+@pytest.mark.parametrize(
+    ("width", "lost", "then"),
+    [(1, 6, FIRST_WIDTH), (40, 50, 100), (40, 100, MAX_WIDTH), (40, 5, 38.8), (40, 0, 38.8), (1, 0, 1)],
+)
+def test_a_window_widens_by_what_was_lost_and_narrows_a_little_where_nothing_was(
+    width: float, lost: int, then: float
+) -> None:
+    scan = spread(replace(SCAN, width=width), tried=100, lost=lost)
+
+    assert scan.width == pytest.approx(then)
+    assert scan.beaten == (lost > 5)
+
+
+def test_a_claimer_that_is_alone_again_is_back_in_exact_order_after_some_claims() -> None:
+    scan = spread(SCAN, tried=100, lost=100)
+
+    for _ in range(115):
+        scan = spread(scan, tried=100, lost=0)
+
+    assert scan == SCAN

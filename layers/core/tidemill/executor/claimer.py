@@ -22,6 +22,9 @@ from tidemill.store.scans import Key, Scan, key_of
 TRIES_OF_THE_FIRST: Final = 3
 """How often a claim asks once more for what goes first, while others are quicker."""
 
+TRIES_OF_THE_BEATEN: Final = 2
+"""How often a claim that lost all it read looks again, elsewhere: quicker than a pause."""
+
 MANY_LANES: Final = 100
 """Lanes of so many queues are looked at at once."""
 
@@ -65,10 +68,12 @@ class Claimer:
         self._known_queues: list[str] = []
         self._next_queue_look = -1e9
         self._queue_look_cost = 0.0
+        self._least_queue_look = 1e9
         self._claim_started = 0.0
         self._first: dict[str, Any] | None = None
         self._turn = rng.randrange(1 << 16)
         self._was_beaten = False
+        self._lost_all = False
         self._draw = 0.0
         self._next_draw = -1e9
         self.trouble: TidemillError | None = None
@@ -147,13 +152,11 @@ class Claimer:
     def _pending_queues(self, *, final: bool) -> list[str]:
         """Return the queues that have work. Finding them steps over all that was claimed, so not at every claim."""
         started = self._monotonic()
-        if not final and started < self._next_queue_look:
+        if not (final or self._queue_look_is_due(started)):
             self.was_thorough = False
             return self._known_queues
-        busy = [] if final else [one for one in self._known_queues if self._places.is_busy(one, at=started)]
         try:
-            found = claims.queues(self._tasks, beside=busy)
-            self._known_queues = sorted({*busy, *(queue for queue in found if isinstance(queue, str))})
+            self._known_queues = [queue for queue in claims.queues(self._tasks) if isinstance(queue, str)]
         except TidemillError as error:
             self._note(error)
         else:
@@ -162,8 +165,17 @@ class Claimer:
             # One slow look says nothing, several do.
             cost = self._monotonic() - started
             self._queue_look_cost = min(cost, 2 * self._queue_look_cost + CHEAP_LOOK_SEC / 3)
+            self._least_queue_look = min(cost, self._least_queue_look)
         self._next_queue_look = started + max(LOOK_AGAIN_SEC, LOOK_COST * self._queue_look_cost)
         return self._known_queues
+
+    def _queue_look_is_due(self, at: float) -> bool:
+        """Tell whether to look for queues: in time, and while none is known at every claim, where that is cheap.
+
+        Else an executor that looks for work four times a second would see the first task of a queue a second late.
+        """
+        cheap = max(CHEAP_LOOK_SEC, 3 * self._least_queue_look)
+        return at >= self._next_queue_look or (not self._known_queues and self._queue_look_cost < cheap)
 
     def _nothing_due(self, queues: Sequence[str], *, now: datetime) -> bool:
         """Tell whether a look from the head, at all lanes of all *queues* at once, finds nothing."""
@@ -232,8 +244,9 @@ class Claimer:
     ) -> list[Task | Malformed]:
         goes_first = choices.selection == "retries_first" and lanes == RETRY
         held = self._look(queue, lanes, limit, choices, from_head=goes_first, now=now, final=final)
-        for _ in range(TRIES_OF_THE_FIRST if goes_first else 0):
-            if len(held) >= limit or self._is_exhausted(queue, lanes):
+        for _ in range(TRIES_OF_THE_FIRST if goes_first else TRIES_OF_THE_BEATEN):
+            is_enough = len(held) >= limit if goes_first else not self._lost_all
+            if is_enough or self._is_exhausted(queue, lanes):
                 break
             held += self._look(queue, lanes, limit - len(held), choices, from_head=False, now=now, final=False)
         return held
@@ -252,6 +265,7 @@ class Claimer:
         now: datetime,
         final: bool,
     ) -> list[Task | Malformed]:
+        self._lost_all = False
         if self._is_exhausted(queue, lanes):
             return []
         follows = choices.selection == "retries_first" and lanes == FRESH
@@ -275,6 +289,7 @@ class Claimer:
         self.was_thorough = self.was_thorough and is_full and claim.dry
         self.left_some = self.left_some or not claim.dry
         self._was_beaten = self._was_beaten or not (claim.dry or claim.denied or claim.error)
+        self._lost_all = claim.lost > 0 and not claim.tasks and claim.error is None
         return list(claim.tasks)
 
     def _head_of(self, queue: str, lanes: Lanes) -> Key | None:

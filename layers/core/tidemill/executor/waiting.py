@@ -49,7 +49,8 @@ class Waiting:
         left = self._until(claimer) - now
         if left <= 0:
             return False
-        self._life.pause(min(left, POLL_SEC))
+        soon = self._pause_of(claimer.beaten) if claimer.beaten else POLL_SEC
+        self._life.pause(min(left, POLL_SEC, soon))
         return True
 
     def tries_again(self, claimer: Claimer) -> bool:
@@ -57,9 +58,12 @@ class Waiting:
         in_vain = max(claimer.interrupted, claimer.beaten)
         if not 0 < in_vain <= MAX_INTERRUPTIONS or not self._life.may_claim():
             return False
-        longest = min(FIRST_PAUSE_SEC * 2 ** (in_vain - 1), LAST_PAUSE_SEC)
-        self._life.pause(longest * self._runtime.rng.uniform(0.5, 1))
+        self._life.pause(self._pause_of(in_vain))
         return True
+
+    def _pause_of(self, in_vain: int) -> float:
+        longest = min(FIRST_PAUSE_SEC * 2.0 ** (in_vain - 1), LAST_PAUSE_SEC)
+        return longest * self._runtime.rng.uniform(0.5, 1)
 
     def _until(self, claimer: Claimer) -> float:
         if claimer.has_pending and not self._knows_next:

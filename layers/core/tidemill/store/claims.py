@@ -22,10 +22,13 @@ from tidemill.documents import MAX_ATTEMPTS, decode, read
 from tidemill.model import EARLIEST, Lease, Malformed, Task, TaskId
 from tidemill.selection import Lanes
 from tidemill.store.collections import Tasks, translated
-from tidemill.store.scans import MAX_WIDTH, ORDER, Scan, advanced, due_filter
+from tidemill.store.scans import ORDER, Scan, advanced, due_filter, leap, spread
 
 COUNTABLE: Final[dict[str, Any]] = {"$gte": 0, "$lt": MAX_ATTEMPTS, "$not": {"$type": "array"}}
 """What ``attempts`` must be to be incremented: one document where it is not would end the whole stamp."""
+
+NEARER: Final = 1 / 4
+"""After a leap beyond the last task the next goes no further than this part of it."""
 
 MANY_QUEUES: Final = 10_000
 """So many queues come in one answer."""
@@ -101,41 +104,69 @@ def claim(
     """
     limit = max(limit // scan.narrow, 1)
     started = monotonic()
-    avoided = [*scan.hopeless, *without]
-    reach = limit * scan.width + len(avoided)
-    window = due_keys(tasks, scan, limit=reach, now=now)
+    seen = _next_due(tasks, scan, limit=limit, avoided=[*scan.hopeless, *without], now=now, rng=rng)
     look_sec = monotonic() - started
-    dry = len(window) < reach
-    window = [key for key in window if key["_id"] not in avoided]
-    dry = dry and len(window) <= limit
-    chosen, denied = _granted(window if len(window) <= limit else _sample(window, limit, rng), grant)
+    chosen, denied = _granted(seen.keys, grant)
     if not chosen:
-        return Claim(scan=scan, dry=dry and not denied, denied=denied, look_sec=look_sec)
+        scan = replace(scan, width=seen.scan.width, passed=scan.passed and bool(seen.keys))
+        return Claim(scan=scan, dry=seen.dry and not denied, denied=denied, look_sec=look_sec)
     taken = take(tasks, [key["_id"] for key in chosen], lease=lease, now=now, where=_as_read(chosen))
     return replace(
         taken,
         retries=tuple(task.id for task in taken.tasks if _lane_of(task, chosen) == "retry"),
-        scan=_next_scan(scan, window, chosen, taken),
-        dry=dry and taken.error is None and not denied,
+        scan=_next_scan(seen, chosen, taken),
+        dry=seen.dry and taken.error is None and not denied,
         denied=denied,
         look_sec=look_sec,
         unclaimable=taken.unclaimable + _unstampable(chosen, taken),
     )
 
 
-def due_keys(tasks: Tasks, scan: Scan, *, limit: int, now: datetime) -> list[dict[str, Any]]:
-    """Return ``_id, lane, priority, due_at`` of the next due tasks, from the index alone: one key a task."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What a look found: *keys* of tasks behind ``scan``; *dry* where there are no more."""
+
+    scan: Scan
+    keys: list[dict[str, Any]]
+    dry: bool
+
+
+def _next_due(
+    tasks: Tasks, scan: Scan, *, limit: int, avoided: Sequence[TaskId], now: datetime, rng: random.Random
+) -> _Seen:
+    """Read up to *limit* keys; where a leap went beyond the last one, look nearer, and at last from the head."""
+    reach = limit + len(avoided)
+    skip = leap(scan, limit=limit, draw=rng.random())
+    while True:
+        found = due_keys(tasks, scan, limit=reach, skip=skip, now=now)
+        keys = [key for key in found if key["_id"] not in avoided]
+        passed = scan.passed or skip > 0
+        if keys or not passed:
+            dry = not passed and len(found) < reach and len(keys) <= limit
+            return _Seen(scan=replace(scan, passed=passed), keys=keys[:limit], dry=dry)
+        if skip:
+            scan, skip = replace(scan, width=max(skip / limit, 1.0)), int(skip * NEARER * rng.random())
+        else:
+            scan = scan.from_head()
+            skip = leap(scan, limit=limit, draw=rng.random())
+
+
+def due_keys(tasks: Tasks, scan: Scan, *, limit: int, now: datetime, skip: int = 0) -> list[dict[str, Any]]:
+    """Return ``_id, lane, priority, due_at`` of the next due tasks but *skip*, from the index alone: one key a task."""
     with translated():
         found = tasks.with_options(codec_options=_KEYS).find(
             due_filter(scan, now=now), {"_id": 1, "lane": 1, "priority": 1, "due_at": 1}, hint=indexes.CLAIM
         )
-        return list(found.sort(ORDER).limit(limit).batch_size(limit + 1))
+        return list(found.sort(ORDER).skip(skip).limit(limit).batch_size(limit + 1))
 
 
-def anything_due(
+def first_due(
     tasks: Tasks, queues: Sequence[str], *, lanes: Lanes, without: Sequence[TaskId], now: datetime
-) -> bool:
-    """Tell whether any of *queues* has a due task in one of *lanes*, but for those *without*."""
+) -> dict[str, Any] | None:
+    """Return ``_id, queue, lane, priority, due_at`` of a task of *queues* that comes first in one of *lanes*.
+
+    Those *without* are left alone; ``None`` says that nothing is due but them.
+    """
     due = [
         {"status": "pending", "queue": queue, "lane": lane, "due_at": {"$lte": now}}
         for queue in queues
@@ -143,8 +174,10 @@ def anything_due(
     ]
     reach = 1 + len(without)
     with translated():
-        keys = tasks.with_options(codec_options=_KEYS).find({"$or": due}, {"_id": 1}, hint=indexes.CLAIM)
-        return any(key["_id"] not in without for key in keys.limit(reach).batch_size(reach + 1))
+        keys = tasks.with_options(codec_options=_KEYS).find(
+            {"$or": due}, {"_id": 1, "queue": 1, "lane": 1, "priority": 1, "due_at": 1}, hint=indexes.CLAIM
+        )
+        return next((key for key in keys.limit(reach).batch_size(reach + 1) if key["_id"] not in without), None)
 
 
 def take(
@@ -163,7 +196,7 @@ def take(
     stamped = -1
     try:
         stamped = tasks.update_many(
-            {"_id": {"$in": ids}, **(where or {}), **_free(now)}, _stamp(lease, now)
+            {"_id": {"$in": ids}, **(where or {}), **_free(now)}, _stamp(lease, now), hint=indexes.BY_ID
         ).matched_count
     except PyMongoError as interrupted:
         error = interrupted
@@ -252,20 +285,16 @@ def _lane_of(task: Task | Malformed, keys: list[dict[str, Any]]) -> str:
     return next((str(key["lane"]) for key in keys if key["_id"] == task.id), "")
 
 
-def _sample(window: list[dict[str, Any]], limit: int, rng: random.Random) -> list[dict[str, Any]]:
-    return [window[i] for i in sorted(rng.sample(range(len(window)), limit))]
-
-
-def _next_scan(scan: Scan, window: list[dict[str, Any]], chosen: list[dict[str, Any]], taken: Claim) -> Scan:
+def _next_scan(seen: _Seen, chosen: list[dict[str, Any]], taken: Claim) -> Scan:
+    scan = seen.scan
     if isinstance(taken.error, WriteError) and len(chosen) > 1:
         return replace(scan, narrow=scan.narrow * 2)
     if taken.error is not None and not isinstance(taken.error, WriteError):
         return scan
-    without_gap = [key for key, picked in zip(window, chosen, strict=False) if key is picked]
-    crowded = taken.lost * 4 > len(chosen)
-    width = min(scan.width * 2, MAX_WIDTH) if crowded else max(scan.width // 2, 1)
+    without_gap = [key for key, picked in zip(seen.keys, chosen, strict=False) if key is picked]
     hopeless = scan.hopeless + tuple(one.id for one in _unstampable(chosen, taken))
-    return replace(advanced(scan, without_gap), width=width, narrow=max(scan.narrow // 2, 1), hopeless=hopeless)
+    scan = spread(advanced(scan, without_gap), tried=len(chosen), lost=taken.lost)
+    return replace(scan, narrow=max(scan.narrow // 2, 1), hopeless=hopeless)
 
 
 def _unstampable(chosen: list[dict[str, Any]], taken: Claim) -> tuple[Malformed, ...]:
