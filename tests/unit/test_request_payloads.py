@@ -81,6 +81,7 @@ def test_what_mongodb_can_store_may_be_there(value: object) -> None:  # F38, F39
     [
         (2**63, TOO_LONG), (-(2**63) - 1, TOO_LONG), ([{"n": 10**5000}], TOO_LONG), (Number(2**70), TOO_LONG),
         (NAN, NOT_FINITE), ([1, [NAN]], NOT_FINITE), ((1, (math.inf,)), NOT_FINITE), ({"x": -math.inf}, NOT_FINITE),
+        ([[], {"a": [{}, [NAN]]}], NOT_FINITE),
         (collections.ChainMap({"a": NAN}), NOT_FINITE), (MappingProxyType({"a": [NAN]}), NOT_FINITE),
         (collections.UserDict(a=NAN), NOT_FINITE), (RawBSONDocument(bson.encode({"a": NAN})), NOT_FINITE),
         ("cut \ud83c", HALF_A_PAIR), ({"\ud83c": 1}, HALF_A_PAIR),

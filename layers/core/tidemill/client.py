@@ -27,7 +27,7 @@ from tidemill.errors import (
 from tidemill.explaining import Explanation, explain
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.policies import RetryPolicy
-from tidemill.requests import MAX_PROBLEMS, NewTask, Occurrence, foremost, new_task, new_tasks
+from tidemill.requests import MAX_PROBLEMS, NewTask, Occurrence, checked, foremost, new_task
 from tidemill.retry import PRESET_EXPECTED
 from tidemill.store import lookups, open_tasks
 from tidemill.wording import guess
@@ -130,7 +130,8 @@ class Queue:
                 thousand was stored.
             UnavailableError: MongoDB did not confirm; with keys, a repeat is safe.
         """
-        return [one.id for one in self.accept_many(new_tasks(requests), session=session)]
+        tasks, payloads = checked(requests)
+        return [one.id for one in self._accepted(tasks, payloads=payloads, session=session)]
 
     def accept(
         self,
@@ -158,12 +159,7 @@ class Queue:
         session: ClientSession | None = None,
     ) -> list[Accepted]:
         """Store validated requests, as `enqueue_many` does."""
-
-        def store() -> list[Accepted]:
-            self._refuse_unknown(requests)
-            return enqueueing.accept_many(self._tasks, requests, now=self._clock.now(), trace=trace, session=session)
-
-        return self.unless_known(requests, store, session=session)
+        return self._accepted(requests, trace=trace, session=session)
 
     def unless_known(
         self, requests: Sequence[NewTask], store: Callable[[], list[Accepted]], *, session: ClientSession | None = None
@@ -241,7 +237,25 @@ class Queue:
             raise TaskNotFoundError(task_id)
         return explanation
 
+    def _accepted(
+        self,
+        requests: Sequence[NewTask],
+        *,
+        payloads: Sequence[bytes] | None = None,
+        trace: Mapping[str, str] | None = None,
+        session: ClientSession | None,
+    ) -> list[Accepted]:
+        def store() -> list[Accepted]:
+            self._refuse_unknown(requests)
+            return enqueueing.accept_many(
+                self._tasks, requests, payloads=payloads, now=self._clock.now(), trace=trace, session=session
+            )
+
+        return self.unless_known(requests, store, session=session)
+
     def _refuse_unknown(self, requests: Sequence[NewTask], *, is_one: bool = False) -> None:
+        if not self._directory.has_types():  # none is refused, so that another look would be in vain
+            return
         types = self._directory.known(names={one.name for one in requests}).types
         unknown = ((index, one.name) for index, one in enumerate(requests) if types and one.name not in types)
         problems = [

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from bson import ObjectId
 
@@ -15,11 +14,11 @@ from tidemill.model import TaskId
 from tidemill.requests import NewTask, foremost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Accepted(NamedTuple):
     """A request that was taken in: as a new task, or as one that is there already.
 
-    *status* is that task's; ``None`` where it was not looked at.
+    *status* is that task's; ``None`` where it was not looked at. A named tuple, since they are made by the thousand:
+    a frozen dataclass takes twice as long.
     """
 
     id: TaskId

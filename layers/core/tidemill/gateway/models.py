@@ -62,6 +62,10 @@ class Batch(Request):
 
     tasks: list[HttpBatchTask] = Field(min_length=1, max_length=MAX_TASKS, description="In the order of the answer.")
 
+    def __repr__(self) -> str:
+        """Say how many: the router makes a text of each request for a log that nobody keeps."""
+        return f"Batch of {len(self.tasks)}"
+
 
 class AcceptedTask(BaseModel):
     """A task that is stored; with the status it has."""

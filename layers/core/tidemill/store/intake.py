@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -55,23 +55,24 @@ def add_once(tasks: Tasks, document: dict[str, Any], *, session: ClientSession |
             return _upsert(tasks, document, None)
 
 
-def held(tasks: Tasks, keys: Iterable[str], *, session: ClientSession | None = None) -> dict[str, dict[str, Any]]:
+def held(tasks: Tasks, keys: Collection[str], *, session: ClientSession | None = None) -> dict[str, dict[str, Any]]:
     """Return what is held of *keys*, by key: ``_id``, ``status`` and ``request_hash`` of the task that holds it."""
     where = {"idempotency_key": {"$gt": "", "$in": list(keys)}}
     shown = {"idempotency_key": 1, "request_hash": 1, "status": 1}
     with untranslated():
-        found = [decode(raw) for raw in tasks.find(where, shown, hint=indexes.KEY, session=session)]
-    return {one["idempotency_key"]: one for one in found}
+        found = tasks.find(where, shown, hint=indexes.KEY, batch_size=len(keys) + 1, session=session)
+        holders = [decode(raw) for raw in found]
+    return {one["idempotency_key"]: one for one in holders}
 
 
-def add_all(tasks: Tasks, documents: Sequence[dict[str, Any]], *, session: ClientSession) -> None:
+def add_all(tasks: Tasks, documents: Sequence[Mapping[str, Any]], *, session: ClientSession) -> None:
     """Insert *documents* in a transaction, with the driver's own errors."""
     if documents:
         with untranslated():
             tasks.insert_many(documents, session=session)
 
 
-def add_in_order(tasks: Tasks, documents: Sequence[dict[str, Any]]) -> int:
+def add_in_order(tasks: Tasks, documents: Sequence[Mapping[str, Any]]) -> int:
     """Insert *documents* one after the other, up to the first whose key is held; return how many are stored.
 
     One that is stored already under its id counts as inserted: it was, by a call whose reply was lost.
@@ -117,7 +118,7 @@ def _taken_at(error: BulkWriteError) -> int:
     return int(wrong["index"])
 
 
-def _insert(tasks: Tasks, documents: Sequence[dict[str, Any]]) -> None:
+def _insert(tasks: Tasks, documents: Sequence[Mapping[str, Any]]) -> None:
     try:
         tasks.insert_many(documents)
     except ConnectionFailure:
