@@ -19,7 +19,7 @@ SAM = env -u AWS_PROFILE -u MAKEFLAGS -u MAKELEVEL SAM_CLI_TELEMETRY=0 __SAM_CLI
 # This machine's processor, as Lambda calls it.
 MACHINE = $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,x86_64)
 
-.PHONY: help setup demo serve openapi schemas graph cost test e2e bench fuzz build check format lock clean
+.PHONY: help setup demo serve openapi schemas graph cost test e2e bench figures fuzz build check format lock clean
 help:
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /  make \1\t/' | expand -t 20
 
@@ -56,15 +56,21 @@ cost: $(READY) ## write what a deployment costs into README.md, by demo/cost.py
 test: $(READY) ## run the tests but those from end to end (ARGS="-k claim", TEST_PROCESSES=0 for one after the other)
 	@PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
-e2e: $(READY) $(RUNTIME_VENV)/.ready ## run what people run: the demo, the commands, and the built functions in Lambda's runtime
-	@$(MAKE) --no-print-directory build BUILD=build/e2e ARCH=$(MACHINE) \
-		PYTHON_VERSION=$$($(RUNTIME_VENV)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+e2e: $(READY) built ## run what people run: the demo, the commands, and the built functions in Lambda's runtime
 	@$(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) tests/end_to_end --ignore=tests/end_to_end/deployed $(ARGS)
 	@$(PYTHON) -m pytest tests/end_to_end/deployed $(ARGS)
+.PHONY: built
+built: $(RUNTIME_VENV)/.ready
+	@$(MAKE) --no-print-directory build BUILD=build/e2e ARCH=$(MACHINE) \
+		PYTHON_VERSION=$$($(RUNTIME_VENV)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
-bench: $(READY) ## measure what taking tasks in and archiving them costs, in a minute or two
-	@PYTHONPATH=layers/tasks $(PYTHON) -m tests.bench.enqueue
-	@AWS_DEFAULT_REGION=us-east-1 $(PYTHON) -m tests.bench.archive
+# Only one section measures what was built.
+BENCHED = $(if $(findstring --only,$(ARGS)),$(findstring startup,$(ARGS)),startup)
+bench: $(READY) $(BENCHED:startup=built) ## measure it all in ten minutes (ARGS=--quick in 90 s, ARGS="--only growth")
+	@PYTHONPATH=layers/tasks $(PYTHON) -m tests.bench $(ARGS)
+
+figures: $(READY) ## write what the last whole `make bench` found, and its plots, into the README
+	@$(PYTHON) -m tests.bench.publishing
 
 fuzz: $(READY) ## send the HTTP API all kinds of requests, for FUZZ_SEC=900 seconds
 	@FUZZ_SEC="$(FUZZ_SEC)" $(PYTHON) -m pytest -rP --show-capture=stdout tests/fuzz $(ARGS)

@@ -1,81 +1,124 @@
-"""``make bench``: what moving and exporting dead letters costs, beside the same documents moved by the bare driver."""
+"""Moving failed tasks to the dead letters, and exporting these, beside the same documents taken by the bare driver.
+
+What S3 takes to store an object is not measured: a put here takes it, and keeps nothing.
+"""
 
 from __future__ import annotations
 
-import sys
+import gzip
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeAlias
 
-import boto3
-import pymongo
-from moto import mock_aws
-from pymongo.collection import Collection
+from bson import json_util
+from pymongo import MongoClient
+from pymongo.database import Database
 
+from tests.bench.figures import Figure, Scale, Section
+from tests.bench.measuring import ratio, seconds, spread
 from tests.builders import document
 from tests.databases import make
 from tidemill.archive import move
-from tidemill.buckets import Bucket
 from tidemill.clock import ServerClock
-from tidemill.documents import DEAD_LETTERS
+from tidemill.documents import DEAD_LETTERS, TASKS
 from tidemill.export import export
 from tidemill.store import open_tasks
-from tidemill.testing import Mongod
 
-MANY: Final = 10_000
+MANY_AND_ROUNDS: Final = {"toy": (20, 1), "quick": (500, 5), "full": (4_000, 5)}
 BATCH: Final = 500
-BUCKET: Final = "letters"
+FOR_SEC: Final = 300
+
+Step: TypeAlias = Callable[[Database[Any]], int]
+"""Takes all there is in a database, and says how many that were."""
+
+Steps: TypeAlias = tuple[Step, ...]
 
 
-def fill(tasks: Collection[Any]) -> None:
-    """Insert what failed: `MANY` webhooks that were refused."""
+def measure(uri: str, scale: Scale) -> Section:
+    """Return what moving and exporting cost."""
+    many, rounds = MANY_AND_ROUNDS[scale]
+    ours, bare = (_move, _export), (_move_bare, _export_bare)
+    took: dict[Steps, list[tuple[float, ...]]] = {ours: [], bare: []}
+    with MongoClient[dict[str, Any]](uri, tz_aware=True, w="majority") as client:
+        for turn in range(rounds):
+            for steps in (bare, ours) if turn % 2 else (ours, bare):
+                took[steps].append(_timed(client, many, steps))
+    names = (f"move {many:,} failed tasks", f"export {many:,} dead letters, but for S3")
+    figures = [
+        _figure(name, one, floor, many=many)
+        for name, one, floor in zip(names, zip(*took[ours], strict=True), zip(*took[bare], strict=True), strict=True)
+    ]
+    return Section(title="Failed tasks: to the dead letters, and out of them", figures=figures)
+
+
+def _figure(name: str, ours: Sequence[float], bare: Sequence[float], *, many: int) -> Figure:
+    of_floor = ratio(bare, ours)
+    one, other = (spread(took).median / many * 1e3 for took in (ours, bare))
+    return Figure(
+        name=name,
+        value=of_floor.median,
+        unit="of the floor",
+        absolute=f"{one:.2f} ms each; bare {other:.2f} ms",
+        least=of_floor.least,
+        most=of_floor.most,
+    )
+
+
+def _timed(client: MongoClient[dict[str, Any]], many: int, steps: Steps) -> tuple[float, ...]:
+    """Return the seconds that each of *steps* takes, one after the other, for *many* failed tasks.
+
+    Raises:
+        RuntimeError: One did not take all of them.
+    """
+    db = make(client)
+    _fill(db, many)
+    return tuple(seconds(partial(_take, step, db, many)) for step in steps)
+
+
+def _take(step: Step, db: Database[Any], many: int) -> None:
+    if (taken := step(db)) != many:
+        raise RuntimeError(f"{taken} of {many} were taken")
+
+
+def _fill(db: Database[Any], many: int) -> None:
+    """Insert what failed: *many* webhooks that were refused."""
     now = datetime.now(UTC)
     error = {"message": "ConnectError: https://example.org/hooks/17 refused", "code": "ConnectError", "at": now}
     ended = {"status": "failed", "reason": "exhausted", "error": error, "attempts": 11}
-    for start in range(0, MANY, 1000):
-        tasks.insert_many(
-            document(now, payload={"url": "https://example.org/hooks/17", "body": {"n": n, "note": "x" * 200}})
-            | ended
-            | {"finished_at": now + timedelta(milliseconds=n)}
-            for n in range(start, start + 1000)
-        )
+    db[TASKS].insert_many(
+        document(now, payload={"url": "https://example.org/hooks/17", "body": {"n": n, "note": "x" * 100}})
+        | ended
+        | {"finished_at": now + timedelta(milliseconds=n)}
+        for n in range(many)
+    )
 
 
-def bare(tasks: Collection[Any], dead: Collection[Any]) -> None:
-    """Move them with the driver alone."""
+def _move(db: Database[Any]) -> int:
+    tasks, dead = open_tasks(db), open_tasks(db, DEAD_LETTERS)
+    return move(tasks, dead, clock=ServerClock(db), until=time.monotonic() + FOR_SEC).moved
+
+
+def _move_bare(db: Database[Any]) -> int:
+    tasks, dead = db[TASKS], db[DEAD_LETTERS]
     while found := list(tasks.find({"status": "failed"}).sort("finished_at", 1).limit(BATCH)):
         dead.insert_many(found, ordered=False)
         tasks.delete_many({"_id": {"$in": [one["_id"] for one in found]}})
+    return dead.count_documents({})
 
 
-def timed(work: Callable[[], object]) -> float:
-    """How many seconds *work* takes."""
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+def _export(db: Database[Any]) -> int:
+    taken: list[int] = []
+    dead = open_tasks(db, DEAD_LETTERS)
+    export(dead, lambda _key, body: taken.append(len(body)), clock=ServerClock(db), until=time.monotonic() + FOR_SEC)
+    return len(taken)
 
 
-def main() -> int:
-    """Print three runs of each, in turns, and one export."""
-    with Mongod() as mongod, pymongo.MongoClient[dict[str, Any]](mongod.uri, tz_aware=True) as client:
-        ours, floor = [], []
-        for _ in range(3):
-            db, other = make(client), make(client)
-            fill(db["tasks"])
-            fill(other["tasks"])
-            tasks, dead, clock = open_tasks(db), open_tasks(db, DEAD_LETTERS), ServerClock(db)
-            ours.append(timed(lambda: move(tasks, dead, clock=clock, until=time.monotonic() + 60)))  # noqa: B023 - called at once
-            plain = other.with_options(write_concern=pymongo.WriteConcern("majority"))
-            floor.append(timed(lambda: bare(plain["tasks"], plain[DEAD_LETTERS])))  # noqa: B023
-        with mock_aws():
-            boto3.client("s3", region_name="us-east-1").create_bucket(Bucket=BUCKET)
-            exported = timed(lambda: export(dead, Bucket(BUCKET).put, clock=clock, until=time.monotonic() + 300))
-    print(f"{MANY} failed tasks moved: {min(ours):.2f} to {max(ours):.2f} s")  # noqa: T201
-    print(f"the bare driver:          {min(floor):.2f} to {max(floor):.2f} s")  # noqa: T201
-    print(f"exported into moto's S3:  {exported:.1f} s, moto's own time included")  # noqa: T201
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _export_bare(db: Database[Any]) -> int:
+    taken: list[int] = []
+    dead, now = db[DEAD_LETTERS], datetime.now(UTC)
+    while found := list(dead.find({"archived_at": None}).sort("dead_lettered_at", 1).limit(BATCH)):
+        taken.extend(len(gzip.compress(json_util.dumps(one).encode())) for one in found)
+        dead.update_many({"_id": {"$in": [one["_id"] for one in found]}}, {"$set": {"archived_at": now}})
+    return len(taken)

@@ -1,0 +1,1 @@
+"""The task functions of the bench of pickup latency."""

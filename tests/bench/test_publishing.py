@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bench import plots, publishing
+from tests.bench.found import whole
+
+MARKED = f"before\n{publishing.BEGIN}\nold\n{publishing.END}\nafter\n"
+
+
+def test_the_readme_tells_what_was_published() -> None:
+    readme = publishing.README.read_text(encoding="utf-8")
+    found = json.loads((publishing.PUBLISHED / publishing.FOUND).read_text(encoding="utf-8"))
+
+    section = readme.partition(publishing.BEGIN)[2].partition(publishing.END)[0]
+
+    assert section == f"\n{publishing.rendered(found)}\n", "run: make figures"
+
+
+@pytest.mark.parametrize("name", plots.PLOTS)
+def test_the_readme_shows_a_plot_that_is_there(name: str) -> None:
+    assert f"(tests/bench/published/{name}.svg)" in publishing.README.read_text(encoding="utf-8")
+    assert (publishing.PUBLISHED / f"{name}.svg").is_file()
+
+
+def test_publishing_keeps_what_was_found_its_plots_and_the_rest_of_the_readme(tmp_path: Path) -> None:
+    readme, folder = tmp_path / "README.md", tmp_path / "published"
+    readme.write_text(MARKED, encoding="utf-8")
+
+    publishing.publish(whole(), to=folder, readme=readme)
+
+    assert readme.read_text(encoding="utf-8") == MARKED.replace("old", publishing.rendered(whole()))
+    assert json.loads((folder / "bench.json").read_text(encoding="utf-8")) == whole()
+    assert sorted(one.name for one in folder.glob("*.svg")) == ["backlog.svg", "claimers.svg", "recent.svg"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scale": "quick"},
+        {"sections": whole()["sections"][1:]},
+        {"sections": [*whole()["sections"][:-1], {"name": "archive", "seconds": 1.0, "failed": "ValueError: no"}]},
+    ],
+)
+def test_what_is_not_the_whole_is_not_published(tmp_path: Path, change: dict[str, Any]) -> None:
+    readme, folder = tmp_path / "README.md", tmp_path / "published"
+    readme.write_text(MARKED, encoding="utf-8")
+
+    with pytest.raises(ValueError, match="run `make bench` without ARGS"):
+        publishing.publish(whole() | change, to=folder, readme=readme)
+
+    assert (readme.read_text(encoding="utf-8"), folder.exists()) == (MARKED, False)
+
+
+@pytest.mark.parametrize("text", [publishing.BEGIN, publishing.END, MARKED + MARKED])
+def test_a_readme_without_its_two_marks_is_left_alone(tmp_path: Path, text: str) -> None:
+    readme, folder = tmp_path / "README.md", tmp_path / "published"
+    readme.write_text(text, encoding="utf-8")
+
+    with pytest.raises(ValueError, match="must have one"):
+        publishing.publish(whole(), to=folder, readme=readme)
+
+    assert (readme.read_text(encoding="utf-8"), folder.exists()) == (text, False)
