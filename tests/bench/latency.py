@@ -41,7 +41,7 @@ IN_LAMBDA: Final = {
 }
 
 ROUNDS: Final[Mapping[Scale, int]] = {"toy": 1, "quick": 5, "full": 5}
-WOKEN: Final[Mapping[Scale, int]] = {"toy": 3, "quick": 20, "full": 50}
+WOKEN: Final[Mapping[Scale, int]] = {"toy": 3, "quick": 12, "full": 50}
 FOUND: Final[Mapping[Scale, int]] = {"toy": 3, "quick": 8, "full": 40}
 """So many tasks in each round."""
 
