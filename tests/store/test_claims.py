@@ -293,12 +293,25 @@ def test_the_queues_are_those_of_pending_tasks(tasks: Tasks, now: datetime) -> N
     assert sorted(claims.queues(tasks), key=str) == [None, "default", "eu"]
 
 
+def test_the_head_of_each_queue_is_its_first_pending_task_due_or_not(tasks: Tasks, now: datetime) -> None:
+    first = document(now, priority=3, due_at=now + MINUTE)
+    retry = document(now, queue="eu", lane="retry", priority=9)
+    add(tasks, [document(now), first, document(now, lane="retry", priority=9), retry, {"status": "pending"}])
+
+    heads = {head.pop("queue"): head for head in claims.heads(tasks)}
+
+    assert heads["default"] == {name: first[name] for name in ("_id", "lane", "priority", "due_at")}
+    assert heads["eu"] == {name: retry[name] for name in ("_id", "lane", "priority", "due_at")}
+    assert heads.keys() == {"default", "eu", None}
+
+
 def test_what_comes_first_is_told_with_its_key(tasks: Tasks, now: datetime) -> None:
     later, urgent = document(now, queue="eu"), document(now, queue="eu", priority=3)
     add(tasks, [later, urgent, document(now, queue="us", due_at=now + MINUTE)])
 
     def first(queue: str, *without: TaskId) -> dict[str, Any] | None:
-        return claims.first_due(tasks, [queue], lanes=LANES, without=without, now=now)
+        scans = [Scan(queue=queue, lanes=(lane,)) for lane in LANES]
+        return claims.first_due(tasks, scans, without=without, now=now)
 
     key = {name: urgent[name] for name in ("_id", "queue", "lane", "priority", "due_at")}
     assert first("eu") == key

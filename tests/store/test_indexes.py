@@ -173,6 +173,7 @@ OCCURRENCE = Occurrence(schedule="daily", at=datetime(2026, 7, 1, 6, tzinfo=UTC)
 LETTER = {"task": 7, "redrives": 0}
 OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "queues": lambda on: claims.queues(on.tasks),
+    "heads": lambda on: claims.heads(on.tasks),
     "due_keys": lambda on: claims.due_keys(on.tasks, _scan(), limit=5, now=on.now),
     "due_keys after": lambda on: claims.due_keys(on.tasks, _after(on.tasks, on.now), limit=5, now=on.now),
     "take": lambda on: claims.take(on.tasks, [on.held[0].id], lease=lease(on.now), now=on.now),

@@ -35,7 +35,7 @@ def document(entry: Entry) -> dict[str, Any]:
 
 def matches(where: dict[str, Any], found: dict[str, Any]) -> bool:
     """What MongoDB's matcher does, for the operators a scan may use."""
-    tests = {"$gt": lambda a, b: a > b, "$gte": lambda a, b: a >= b}
+    tests = {"$gt": lambda a, b: a > b, "$gte": lambda a, b: a >= b, "$eq": lambda a, b: a == b}
     tests |= {"$lt": lambda a, b: a < b, "$lte": lambda a, b: a <= b}
     if "$or" in where:
         assert len(where) == 1, "what stands beside an $or at the root keeps the server from merging scans"

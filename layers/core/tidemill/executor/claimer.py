@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -14,7 +14,7 @@ from tidemill.executor.places import CHEAP_LOOK_SEC, LOOK_AGAIN_SEC, LOOK_COST, 
 from tidemill.executor.report import Report
 from tidemill.executor.retry_caps import RetryCaps
 from tidemill.executor.serving import Serving
-from tidemill.model import Lane, Lease, Malformed, Task, TaskId
+from tidemill.model import LANES, Lane, Lease, Malformed, Task, TaskId
 from tidemill.selection import FRESH, RETRY, Lanes, mixed, served, shares
 from tidemill.store import Tasks, claims, sweeps
 from tidemill.store.scans import Key, Scan, key_of
@@ -70,7 +70,7 @@ class Claimer:
         self._queue_look_cost = 0.0
         self._least_queue_look = 1e9
         self._claim_started = 0.0
-        self._first: dict[str, Any] | None = None
+        self._heads: dict[tuple[str, Lanes], Key] = {}
         self._turn = rng.randrange(1 << 16)
         self._was_beaten = False
         self._lost_all = False
@@ -107,7 +107,7 @@ class Claimer:
         self.left_some = False
         self.retries_go_first = False
         self._was_beaten = False
-        self._first = None
+        self._heads.clear()
         self._claim_started = self._monotonic()
         interrupted_before = self.interrupted
         queues = self._queues or self._pending_queues(final=final)
@@ -156,7 +156,9 @@ class Claimer:
             self.was_thorough = False
             return self._known_queues
         try:
-            self._known_queues = [queue for queue in claims.queues(self._tasks) if isinstance(queue, str)]
+            heads = [head for head in claims.heads(self._tasks) if isinstance(head["queue"], str)]
+            self._known_queues = [head["queue"] for head in heads]
+            self._see(heads)
         except TidemillError as error:
             self._note(error)
         else:
@@ -185,8 +187,11 @@ class Claimer:
         if not is_cheap or not 1 < len(queues) * len(self._lanes) <= MANY_LANES:
             return False
         try:
-            self._first = claims.first_due(self._tasks, queues, lanes=self._lanes, without=self._avoided(), now=now)
-            if self._first is not None:
+            scans = [Scan(queue=queue, lanes=(lane,)) for queue in queues for lane in self._lanes]
+            scans = [scan.from_head(self._heads.get((scan.queue, scan.lanes))) for scan in scans]
+            first = claims.first_due(self._tasks, scans, without=self._avoided(), now=now)
+            if first is not None:
+                self._see([first])
                 for queue in queues:
                     self._places.restart(queue)
                 return False
@@ -280,7 +285,7 @@ class Claimer:
             self.was_thorough = False
             return []
         is_full = place.scan.after is None
-        scan = place.scan.from_head(self._head_of(queue, lanes)) if is_full else place.scan
+        scan = place.scan.from_head(self._heads.get((queue, lanes))) if is_full else place.scan
         claim = self._claimed(queue, scan, limit, choices, now=now)
         if claim is None:
             return []
@@ -292,11 +297,12 @@ class Claimer:
         self._lost_all = claim.lost > 0 and not claim.tasks and claim.error is None
         return list(claim.tasks)
 
-    def _head_of(self, queue: str, lanes: Lanes) -> Key | None:
-        """Return what this claim has seen to come first in these lanes, so that no look steps over the same again."""
-        if self._first is None or (self._first["queue"], (self._first["lane"],)) != (queue, lanes):
-            return None
-        return key_of(self._first)
+    def _see(self, documents: Sequence[Mapping[str, Any]]) -> None:
+        """Note what this claim has seen to come first in its lane, so that no look steps over the same again."""
+        for document in documents:
+            key = key_of(document)
+            if key is not None and document["lane"] in LANES:
+                self._heads[document["queue"], (document["lane"],)] = key
 
     def _claimed(self, queue: str, scan: Scan, limit: int, choices: Serving, *, now: datetime) -> claims.Claim | None:
         """Claim, and account for what was claimed; ``None`` where that is not known, and noted."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+from bson.datetime_ms import DatetimeMS
+
 from tidemill.model import TaskId
 from tidemill.selection import Lanes
 
@@ -35,6 +37,9 @@ STEP: Final = 1 / 4
 
 ORDER: Final = {"priority": -1, "due_at": 1, "_id": 1}
 """The order of claims within a lane, and of lanes that are scanned as one."""
+
+
+_TIMES: Final = (datetime, DatetimeMS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +84,17 @@ def due_filter(scan: Scan, *, now: datetime) -> dict[str, Any]:
     covered index scans instead of fetching and sorting. None of them asks for what lies before the key: to find that
     nothing is there, the server would step over all that was.
     """
-    lanes = [{"status": "pending", "queue": scan.queue, "lane": lane} for lane in scan.lanes]
-    alternatives = [one for lane in lanes for one in _alternatives(lane, scan, now=now)]
+    return any_of([scan], now=now)
+
+
+def any_of(scans: Sequence[Scan], *, now: datetime) -> dict[str, Any]:
+    """Return the filter of what is due in any of *scans*; see `due_filter`."""
+    alternatives = [
+        one
+        for scan in scans
+        for lane in scan.lanes
+        for one in _alternatives({"status": "pending", "queue": scan.queue, "lane": lane}, scan, now=now)
+    ]
     return alternatives[0] if len(alternatives) == 1 else {"$or": alternatives}
 
 
@@ -114,11 +128,14 @@ def spread(scan: Scan, *, tried: int, lost: int) -> Scan:
 
 
 def key_of(document: Mapping[str, Any]) -> Key | None:
-    """Return the key of a task, of which no more than this has to have been read; ``None`` if none can start there."""
-    priority = document.get("priority")
-    if isinstance(priority, int | float) and not isinstance(priority, bool):
-        return Key(priority=priority, due_at=document["due_at"], id=document["_id"])
-    return None
+    """Return the key of a task, of which no more than this has to have been read; ``None`` if none can start there.
+
+    Comparisons are among values of a kind: behind a time that is text, no time is found.
+    """
+    priority, due_at = document.get("priority"), document.get("due_at")
+    if not isinstance(priority, int | float) or isinstance(priority, bool):
+        return None
+    return Key(priority=priority, due_at=due_at, id=document["_id"]) if isinstance(due_at, _TIMES) else None
 
 
 def _alternatives(lane: dict[str, Any], scan: Scan, *, now: datetime) -> list[dict[str, Any]]:
@@ -126,8 +143,9 @@ def _alternatives(lane: dict[str, Any], scan: Scan, *, now: datetime) -> list[di
     if start is None:
         return [lane | {"due_at": {"$lte": now}}]
     behind = "$gte" if scan.after is None else "$gt"
+    at: dict[str, Any] = {"$eq": start.due_at, "$lte": now}  # what comes first need not be due yet
     return [
-        lane | {"priority": start.priority, "due_at": start.due_at, "_id": {behind: start.id}},
+        lane | {"priority": start.priority, "due_at": at, "_id": {behind: start.id}},
         lane | {"priority": start.priority, "due_at": {"$gt": start.due_at, "$lte": now}},
         lane | {"priority": {"$lt": start.priority}, "due_at": {"$lte": now}},
     ]

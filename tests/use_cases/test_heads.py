@@ -1,0 +1,86 @@
+"""What a claim has seen to come first: a place to start from, and never one to miss something behind."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from tests.builders import add, document
+from tests.claimers import a_claimer, numbers
+from tests.costs import skipped
+from tests.databases import make
+from tidemill.model import Malformed, Task
+from tidemill.store import Tasks, open_tasks
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def new_db(client: MongoClient[dict[str, Any]]) -> Database[dict[str, Any]]:
+    """A database without entries of tasks that were claimed before."""
+    return make(client)
+
+
+def taken(tasks: Tasks, now: datetime, *, idle: bool = True, **choices: Any) -> list[Task | Malformed]:
+    """What a claimer brings that has just come: it looks at the queues, and at their heads."""
+    return a_claimer(tasks, **choices).claim(free=10, slots=10, retries_in_flight=0, now=now, idle=idle)
+
+
+@pytest.mark.parametrize("idle", [True, False])
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"due_at": "2020-01-01"},
+        {"due_at": None, "priority": 9},
+        {"priority": "high"},
+        {"priority": None},
+        {"priority": float("nan")},
+        {"priority": True},
+        {"priority": 2**62},
+        {"lane": {"a": 1}},
+        {"lane": ["fresh"]},
+        {"lane": "another"},
+        {"_id": {"a": 1}, "priority": 1},
+        {"due_at": datetime(9999, 1, 1), "priority": 1},  # noqa: DTZ001 - a shell writes it
+    ],
+)
+@pytest.mark.parametrize("selection", ["weighted", "retries_first", "oldest_first"])
+def test_whatever_comes_first_in_the_index_hides_nothing(
+    tasks: Tasks, now: datetime, first: dict[str, Any], selection: str, *, idle: bool
+) -> None:
+    add(tasks, [document(now, payload={"n": -1}) | {"_id": ObjectId()} | first])
+    add(tasks, [document(now, lane=lane, payload={"n": n}) for n, lane in enumerate(("fresh", "fresh", "retry"))])
+
+    found = numbers(taken(tasks, now, idle=idle, selection=selection))
+
+    assert {0, 1, 2} <= set(found)
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_what_is_delayed_and_goes_first_is_passed_over(tasks: Tasks, now: datetime, *, idle: bool) -> None:
+    add(tasks, [document(now, priority=5, due_at=now + HOUR, next_retry_at=now + HOUR, payload={"n": 9})])
+    add(tasks, [document(now, payload={"n": n}) for n in range(3)])
+
+    claimer = a_claimer(tasks)
+    held = claimer.claim(free=10, slots=10, retries_in_flight=0, now=now, idle=idle)
+
+    assert sorted(numbers(held)) == [0, 1, 2]
+    assert claimer._report["missed"] == 0
+
+
+def test_a_claimer_that_comes_steps_over_what_was_claimed_once(new_db: Database[dict[str, Any]], now: datetime) -> None:
+    tasks = open_tasks(new_db)
+    add(tasks, [document(now) for _ in range(1200)])
+    claimer = a_claimer(tasks)
+    for _ in range(10):
+        claimer.claim(free=100, slots=100, retries_in_flight=0, now=now)
+    before = skipped(new_db)
+
+    assert len(taken(tasks, now)) == 10
+
+    assert skipped(new_db) - before < 1.5 * 1000
