@@ -15,7 +15,8 @@ from tests.claimers import a_claimer, numbers
 from tests.costs import skipped
 from tests.databases import make
 from tidemill.model import Malformed, Task
-from tidemill.store import Tasks, open_tasks
+from tidemill.store import Tasks, claims, open_tasks
+from tidemill.store.scans import Scan, key_of
 
 HOUR = timedelta(hours=1)
 
@@ -62,15 +63,28 @@ def test_whatever_comes_first_in_the_index_hides_nothing(
 
 
 @pytest.mark.parametrize("idle", [True, False])
+def test_what_a_look_found_keeps_the_order(tasks: Tasks, now: datetime, *, idle: bool) -> None:
+    order = [(3, 1), (3, 2), (2, 0), (0, 0), (0, 5), (-1, 0)]
+    late = [document(now, priority=p, due_at=now - HOUR + s * HOUR / 10, payload={"n": (p, s)}) for p, s in order]
+    add(tasks, late[::-1])
+
+    assert [tuple(n) for n in numbers(taken(tasks, now, idle=idle))] == order
+
+
+@pytest.mark.parametrize("idle", [True, False])
 def test_what_is_delayed_and_goes_first_is_passed_over(tasks: Tasks, now: datetime, *, idle: bool) -> None:
     add(tasks, [document(now, priority=5, due_at=now + HOUR, next_retry_at=now + HOUR, payload={"n": 9})])
     add(tasks, [document(now, payload={"n": n}) for n in range(3)])
 
-    claimer = a_claimer(tasks)
-    held = claimer.claim(free=10, slots=10, retries_in_flight=0, now=now, idle=idle)
+    assert sorted(numbers(taken(tasks, now, idle=idle))) == [0, 1, 2]
 
-    assert sorted(numbers(held)) == [0, 1, 2]
-    assert claimer._report["missed"] == 0
+
+def test_a_look_from_a_head_that_is_not_due_reads_none_that_is_not(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now, priority=5, due_at=now + HOUR), document(now), document(now, due_at=now + HOUR)])
+    [head] = claims.heads(tasks)
+    scan = Scan(queue="default", lanes=("fresh",), head=key_of(head))
+
+    assert [key["due_at"] for key in claims.due_keys(tasks, scan, limit=9, now=now)] == [now]
 
 
 def test_a_claimer_that_comes_steps_over_what_was_claimed_once(new_db: Database[dict[str, Any]], now: datetime) -> None:

@@ -302,7 +302,8 @@ class Claimer:
         for document in documents:
             key = key_of(document)
             if key is not None and document["lane"] in LANES:
-                self._heads[document["queue"], (document["lane"],)] = key
+                # The first that is seen is before what comes later: of alternatives the server may try any first.
+                self._heads.setdefault((document["queue"], (document["lane"],)), key)
 
     def _claimed(self, queue: str, scan: Scan, limit: int, choices: Serving, *, now: datetime) -> claims.Claim | None:
         """Claim, and account for what was claimed; ``None`` where that is not known, and noted."""

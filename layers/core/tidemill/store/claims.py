@@ -187,9 +187,10 @@ def due_keys(tasks: Tasks, scan: Scan, *, limit: int, now: datetime, skip: int =
 def first_due(
     tasks: Tasks, scans: Sequence[Scan], *, without: Sequence[TaskId], now: datetime
 ) -> dict[str, Any] | None:
-    """Return ``_id, queue, lane, priority, due_at`` of a task that comes first in one of *scans*, each of one lane.
+    """Return ``_id, queue, lane, priority, due_at`` of a due task of one of *scans*, each of one lane.
 
-    Those *without* are left alone; ``None`` says that nothing is due but them.
+    It is the first of its scan, unless that starts at a head. Those *without* are left alone; ``None`` says that
+    nothing is due but them.
     """
     reach = 1 + len(without)
     with translated():
