@@ -30,7 +30,7 @@ BESIDE: Final = Target(at_most=1)
 PARTS: Final = ("look for ids", "stamp", "read back", "settle")
 """The commands of one claim-and-settle cycle; all others are asked beside it."""
 
-TASKS_OF: Final[Mapping[Scale, int]] = {"toy": 200, "quick": 1000, "full": 10_000}
+TASKS_OF: Final[Mapping[Scale, int]] = {"toy": 200, "quick": 2000, "full": 10_000}
 MOST_WRITTEN: Final = 3000
 """More tasks than this would not make it more exact, and the oplog of a test's server is small."""
 

@@ -36,7 +36,7 @@ class Size:
 
 SIZES: Final[Mapping[Scale, Size]] = {
     "toy": Size(rounds=1, batches=2, tasks=200, one_by_one=20),
-    "quick": Size(rounds=5, batches=5, tasks=600, one_by_one=100),
+    "quick": Size(rounds=5, batches=5, tasks=800, one_by_one=80),
     "full": Size(rounds=7, batches=10, tasks=4000, one_by_one=400),
 }
 

@@ -27,10 +27,10 @@ class Size:
 SIZES: Final[Mapping[Scale, Size]] = {
     "toy": Size(pending=(100, 400), beside=300, claims=(500,), told=(500,), rounds=1),
     "quick": Size(
-        pending=(1_000, 100_000),
-        beside=50_000,
-        claims=(100_000,),
-        told=(100_000,),
+        pending=(1_000, 50_000),
+        beside=25_000,
+        claims=(30_000,),
+        told=(30_000,),
         rounds=5,
     ),
     "full": Size(
