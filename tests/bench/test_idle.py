@@ -43,7 +43,7 @@ def test_an_empty_tick_examines_no_more_where_more_is_done_or_delayed(
     found = idle.tick(crowded, "execute", lambda: idle.asked(mongod.uri, crowded))
 
     assert found.commands == IN_THE_DATABASE
-    assert found.keys == figures["what an empty tick of execute examines"].value == 9
+    assert found.keys == figures["what an empty tick of execute examines"].value == 12
 
 
 @pytest.mark.parametrize(("function", "commands"), [("reclaim", 10), ("archive", 4)])

@@ -310,8 +310,7 @@ def test_what_comes_first_is_told_with_its_key(tasks: Tasks, now: datetime) -> N
     add(tasks, [later, urgent, document(now, queue="us", due_at=now + MINUTE)])
 
     def first(queue: str, *without: TaskId) -> dict[str, Any] | None:
-        scans = [Scan(queue=queue, lanes=(lane,)) for lane in LANES]
-        return claims.first_due(tasks, scans, without=without, now=now)
+        return claims.first_due(tasks, [queue], lanes=LANES, without=without, now=now)
 
     key = {name: urgent[name] for name in ("_id", "queue", "lane", "priority", "due_at")}
     assert first("eu") == key

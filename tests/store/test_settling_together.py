@@ -18,7 +18,7 @@ from tests.conftest import T0
 from tests.faults import failing
 from tidemill import UnavailableError
 from tidemill.documents import read
-from tidemill.model import Attempt, Cancelled, Run, Succeeded, Task
+from tidemill.model import Attempt, Cancelled, Failure, Retried, Run, Succeeded, Task
 from tidemill.settlement import Settlement
 from tidemill.store import Tasks, lookups, open_tasks, settles
 from tidemill.store.settles import LEAST_TOGETHER, MOST_TOGETHER
@@ -173,6 +173,29 @@ def test_one_that_the_server_refuses_keeps_no_other_back(tasks: Tasks, now: date
     assert results[2] == {"not_stored": "result", "reason": "the document is full"}
     assert [*results[:2], *results[3:]] == ["y" * 60_000] * 5
     assert all(stored(tasks, one.id)["status"] == "done" for one in batch)
+
+
+def test_one_that_is_refused_costs_no_other_its_result_whatever_else_is_settled(tasks: Tasks, now: datetime) -> None:
+    full = {"filler": "x" * (16 * 1024 * 1024 - 1500)}
+    add(tasks, [document(now, payload=full if n == 2 else {}) for n in range(6)])
+    batch = whole(claim(tasks, now).tasks)
+    failure = Failure(message="no", code="ValueError")
+    others = [Settlement(task=one, outcome=Retried(failure=failure, next_retry_at=now)) for one in held(tasks, now, 10)]
+
+    verdict = settles.settle(tasks, [succeeded(one, "y" * 60_000) for one in batch] + others, now=now)
+
+    assert len(verdict.settled) == 16
+    assert [stored(tasks, one.id)["result"] == "y" * 60_000 for one in batch] == [True, True, False, True, True, True]
+
+
+def test_what_is_too_large_for_one_statement_is_written_one_by_one(tasks: Tasks, now: datetime) -> None:
+    note = [{"attempt": 0, "status": "failed", "started_at": now, "duration_ms": 1, "note": "x" * 5_000_000}]
+    batch = held(tasks, now, attempt_log=note)
+
+    verdict = settles.settle(tasks, [succeeded(one, 1) for one in batch], now=now)
+
+    assert len(verdict.settled) == len(batch)
+    assert {stored(tasks, one.id)["result"] for one in batch} == {1}
 
 
 def test_a_payload_that_names_a_field_twice_keeps_its_bytes(tasks: Tasks, now: datetime) -> None:

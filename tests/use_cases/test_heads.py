@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from bson import ObjectId
+from bson import Code, ObjectId
 from pymongo import MongoClient
 from pymongo.database import Database
 
@@ -30,6 +30,20 @@ def new_db(client: MongoClient[dict[str, Any]]) -> Database[dict[str, Any]]:
 def taken(tasks: Tasks, now: datetime, *, idle: bool = True, **choices: Any) -> list[Task | Malformed]:
     """What a claimer brings that has just come: it looks at the queues, and at their heads."""
     return a_claimer(tasks, **choices).claim(free=10, slots=10, retries_in_flight=0, now=now, idle=idle)
+
+
+def drained(tasks: Tasks, now: datetime, *, idle: bool = True) -> list[Task | Malformed]:
+    """What a claimer brings until it knows that nothing is left, as an execution asks it."""
+    claimer = a_claimer(tasks)
+    held: list[Task | Malformed] = []
+    is_final = False
+    while True:
+        found = claimer.claim(free=10, slots=10, retries_in_flight=0, now=now, idle=idle, final=is_final)
+        if not found and claimer.was_thorough:
+            return held
+        assert found or not is_final
+        is_final = not found
+        held += found
 
 
 @pytest.mark.parametrize("idle", [True, False])
@@ -85,6 +99,35 @@ def test_a_look_from_a_head_that_is_not_due_reads_none_that_is_not(tasks: Tasks,
     scan = Scan(queue="default", lanes=("fresh",), head=key_of(head))
 
     assert [key["due_at"] for key in claims.due_keys(tasks, scan, limit=9, now=now)] == [now]
+
+
+@pytest.mark.parametrize("idle", [True, False])
+@pytest.mark.parametrize(
+    "last", [{"priority": None}, {"priority": float("nan")}, {"priority": "high"}, {"lane": "retry"}]
+)
+def test_what_comes_last_is_found_behind_a_head_that_is_not_due(
+    tasks: Tasks, now: datetime, last: dict[str, Any], *, idle: bool
+) -> None:
+    [_, task_id] = add(tasks, [document(now, due_at=now + HOUR, priority=2), document(now) | last])
+
+    assert [one.id for one in drained(tasks, now, idle=idle)] == [task_id]
+
+
+@pytest.mark.parametrize("queues", [(), ("eu",)])
+@pytest.mark.parametrize("queue", [["eu"], Code("eu"), {"a": 1}, 7])
+def test_a_queue_that_is_none_stops_no_claim(
+    tasks: Tasks, now: datetime, queue: object, queues: tuple[str, ...]
+) -> None:
+    add(tasks, [document(now, queue=queue), document(now, queue="eu", priority=10, due_at=now + HOUR)])
+    add(tasks, [document(now, queue="eu", payload={"n": 1})])
+
+    assert 1 in numbers(taken(tasks, now, queues=queues))
+
+
+def test_of_one_time_all_kinds_of_ids_are_found(tasks: Tasks, now: datetime) -> None:
+    add(tasks, [document(now) | {"_id": one} for one in (ObjectId(), now, 7, "seven", {"a": 1})])
+
+    assert len(drained(tasks, now)) == 5
 
 
 def test_a_claimer_that_comes_steps_over_what_was_claimed_once(new_db: Database[dict[str, Any]], now: datetime) -> None:

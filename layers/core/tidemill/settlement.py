@@ -54,7 +54,8 @@ class Settlement:
     def is_plain_success(self) -> bool:
         """Whether it is a run that succeeded under a lease, of a task whose id is ours."""
         is_ours = isinstance(self.task, Task) and type(self.task.id) is ObjectId and self.task.lease is not None
-        return is_ours and isinstance(self.outcome, Succeeded) and self.run is not None and not self.bare
+        is_plain = self.run is not None and not (self.bare or self.is_crash or self.reclaimer)
+        return is_ours and is_plain and isinstance(self.outcome, Succeeded)
 
     @property
     def signature(self) -> str | None:

@@ -31,7 +31,11 @@ class Known:
 
 
 class Directory:
-    """The declared types and queues, read at most once a minute, and once more before a name is refused."""
+    """The declared types and queues, read at most once a minute, and once more before a name is refused.
+
+    Whether there are types at all is not asked once more: for a minute after the first was registered, `Queue` may take
+    any name, as it did before.
+    """
 
     def __init__(self, db: Database[Any], *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._db = forgiving(db)

@@ -156,7 +156,7 @@ class Claimer:
             self.was_thorough = False
             return self._known_queues
         try:
-            heads = [head for head in claims.heads(self._tasks) if isinstance(head["queue"], str)]
+            heads = [head for head in claims.heads(self._tasks) if type(head["queue"]) is str]
             self._known_queues = [head["queue"] for head in heads]
             self._see(heads)
         except TidemillError as error:
@@ -187,11 +187,7 @@ class Claimer:
         if not is_cheap or not 1 < len(queues) * len(self._lanes) <= MANY_LANES:
             return False
         try:
-            scans = [Scan(queue=queue, lanes=(lane,)) for queue in queues for lane in self._lanes]
-            scans = [scan.from_head(self._heads.get((scan.queue, scan.lanes))) for scan in scans]
-            first = claims.first_due(self._tasks, scans, without=self._avoided(), now=now)
-            if first is not None:
-                self._see([first])
+            if self._is_due(now) or self._finds_first(queues, now=now):
                 for queue in queues:
                     self._places.restart(queue)
                 return False
@@ -202,6 +198,23 @@ class Claimer:
         for place in places:
             place.scan = place.scan.from_head()
             place.looked(at=started, cost=self._monotonic() - started, now=now, dry=True, denied=False)
+        return True
+
+    def _is_due(self, now: datetime) -> bool:
+        """Tell whether something that this claim has seen to come first is due."""
+        avoided = self._avoided()
+        return any(
+            isinstance(head.due_at, datetime) and head.due_at <= now and head.id not in avoided
+            for (_, lanes), head in self._heads.items()
+            if set(lanes) <= set(self._lanes)
+        )
+
+    def _finds_first(self, queues: Sequence[str], *, now: datetime) -> bool:
+        first = claims.first_due(self._tasks, queues, lanes=self._lanes, without=self._avoided(), now=now)
+        if first is None:
+            return False
+        self._heads.clear()  # what was seen before was not due, and this may lie where no look from there gets
+        self._see([first])
         return True
 
     def _note(self, error: TidemillError) -> None:
@@ -284,8 +297,9 @@ class Claimer:
         elif place.is_dry(started) and not from_head:
             self.was_thorough = False
             return []
-        is_full = place.scan.after is None
-        scan = place.scan.from_head(self._heads.get((queue, lanes))) if is_full else place.scan
+        head = None if final else self._heads.get((queue, lanes))
+        scan = place.scan.from_head(head) if place.scan.after is None else place.scan
+        is_full = scan.after is None and head is None
         claim = self._claimed(queue, scan, limit, choices, now=now)
         if claim is None:
             return []
@@ -301,9 +315,8 @@ class Claimer:
         """Note what this claim has seen to come first in its lane, so that no look steps over the same again."""
         for document in documents:
             key = key_of(document)
-            if key is not None and document["lane"] in LANES:
-                # The first that is seen is before what comes later: of alternatives the server may try any first.
-                self._heads.setdefault((document["queue"], (document["lane"],)), key)
+            if key is not None and document["lane"] in LANES and type(document["queue"]) is str:
+                self._heads[document["queue"], (document["lane"],)] = key
 
     def _claimed(self, queue: str, scan: Scan, limit: int, choices: Serving, *, now: datetime) -> claims.Claim | None:
         """Claim, and account for what was claimed; ``None`` where that is not known, and noted."""

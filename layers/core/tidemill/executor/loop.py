@@ -26,7 +26,7 @@ from tidemill.executor.retry_caps import RetryCaps
 from tidemill.executor.runtime import Order, Runtime
 from tidemill.executor.settler import Settler
 from tidemill.executor.starting import Starting
-from tidemill.executor.waiting import FIRST_PAUSE_SEC, Waiting
+from tidemill.executor.waiting import FIRST_PAUSE_SEC, MAX_INTERRUPTIONS, Waiting
 from tidemill.model import Retried, Task
 from tidemill.slots import Ended, Running, Slots
 from tidemill.stats import Tally
@@ -234,7 +234,8 @@ class Execution:
 
     def _pause(self) -> float:
         """Return how long not to ask for more: hardly, where there is more and others were quicker."""
-        return min(FIRST_PAUSE_SEC * 2.0**self._claimer.beaten, MAX_WAIT_SEC) if self._claimer.beaten else MAX_WAIT_SEC
+        beaten = min(self._claimer.beaten, MAX_INTERRUPTIONS)
+        return min(FIRST_PAUSE_SEC * 2.0**beaten, MAX_WAIT_SEC) if beaten else MAX_WAIT_SEC
 
     def _may_claim(self) -> bool:
         return self._life.may_claim() and not self._report.spent

@@ -62,7 +62,7 @@ class Waiting:
         return True
 
     def _pause_of(self, in_vain: int) -> float:
-        longest = min(FIRST_PAUSE_SEC * 2.0 ** (in_vain - 1), LAST_PAUSE_SEC)
+        longest = min(FIRST_PAUSE_SEC * 2.0 ** min(in_vain - 1, MAX_INTERRUPTIONS), LAST_PAUSE_SEC)
         return longest * self._runtime.rng.uniform(0.5, 1)
 
     def _until(self, claimer: Claimer) -> float:

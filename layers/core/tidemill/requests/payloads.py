@@ -21,7 +21,7 @@ _LEAVES: Final = frozenset({str, int, bool, NoneType})
 
 
 def fitting(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-    """Return *value*, which can be stored; in which form is added to the validation's context, where that is a list.
+    """Return *value*, which can be stored; in which form is added to the validation's context, a list, if there is one.
 
     Raises:
         UnfitError: It cannot.

@@ -1,7 +1,8 @@
 """Claiming: read the next ids in order, stamp those still free with a fresh token, read back what carries it.
 
-Three round trips for any number of tasks. The driver does not retry a multi-update and it can fail half-way, so
-after any error the read-back decides what was claimed; a token is never used for a second stamp.
+Three round trips for any number of tasks; a few more where others claim, and a leap went too far. The driver does
+not retry a multi-update and it can fail half-way, so after any error the read-back decides what was claimed; a token
+is never used for a second stamp.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pymongo.errors import PyMongoError, WriteError
 from tidemill import indexes
 from tidemill.documents import MAX_ATTEMPTS, decode, read
 from tidemill.model import EARLIEST, Lease, Malformed, Task, TaskId
+from tidemill.selection import Lanes
 from tidemill.store.collections import Tasks, translated
 from tidemill.store.scans import ORDER, Scan, advanced, any_of, due_filter, leap, spread
 
@@ -185,13 +187,13 @@ def due_keys(tasks: Tasks, scan: Scan, *, limit: int, now: datetime, skip: int =
 
 
 def first_due(
-    tasks: Tasks, scans: Sequence[Scan], *, without: Sequence[TaskId], now: datetime
+    tasks: Tasks, queues: Sequence[str], *, lanes: Lanes, without: Sequence[TaskId], now: datetime
 ) -> dict[str, Any] | None:
-    """Return ``_id, queue, lane, priority, due_at`` of a due task of one of *scans*, each of one lane.
+    """Return ``_id, queue, lane, priority, due_at`` of a task of *queues* that comes first in one of *lanes*.
 
-    It is the first of its scan, unless that starts at a head. Those *without* are left alone; ``None`` says that
-    nothing is due but them.
+    Those *without* are left alone; ``None`` says that nothing is due but them.
     """
+    scans = [Scan(queue=queue, lanes=(lane,)) for queue in queues for lane in lanes]
     reach = 1 + len(without)
     with translated():
         keys = tasks.with_options(codec_options=_KEYS).find(

@@ -25,7 +25,7 @@ from tidemill.documents import RAW, TASKS
 from tidemill.errors import CredentialsError, MissingIndexError, RefusedError, TidemillError, UnavailableError
 
 Tasks: TypeAlias = Collection[Any]
-"""A collection of tasks, read as ``RawBSONDocument`` and written as plain dictionaries."""
+"""A collection of tasks, read as ``RawBSONDocument``; written as that or as plain dictionaries."""
 
 SHORTEST_SEC = 0.05
 _BAD_VALUE = 2

@@ -35,6 +35,9 @@ MANY_LOST: Final = 0.05
 STEP: Final = 1 / 4
 """How much of the window a claimer that lost nothing may pass over, lest it goes on side by side with another."""
 
+AT_THE_HEAD: Final = 1 / 8
+"""The part of full looks that start at the very first task, however many others claim."""
+
 ORDER: Final = {"priority": -1, "due_at": 1, "_id": 1}
 """The order of claims within a lane, and of lanes that are scanned as one."""
 
@@ -56,10 +59,11 @@ class Scan:
     """Where the next scan of one queue's lanes starts, and how wide it reads.
 
     ``after`` is the last key taken; ``None`` is a full look from the head, which starts at ``head`` where somebody has
-    just seen that key come first. ``width`` above 1 passes over a random part of so many batches, so that claimers
-    that collide spread out; one that is ``beaten`` has just lost tasks to another, and ``passed`` says that due tasks
-    were left behind. ``narrow`` divides the next claims after the server refused a stamp, until the one document that
-    cannot be stamped is alone: then it is ``hopeless``.
+    just seen that key come first. Behind a key only numbers are found, and ids of its kind: what has no priority is
+    not, so that only a look without one tells that nothing is left. ``width`` above 1 passes over a random part of so
+    many batches, so that claimers that collide spread out; one that is ``beaten`` has just lost tasks to another, and
+    ``passed`` says that due tasks were left behind. ``narrow`` divides the next claims after the server refused a
+    stamp, until the one document that cannot be stamped is alone: then it is ``hopeless``.
     """
 
     queue: str
@@ -114,6 +118,8 @@ def leap(scan: Scan, *, limit: int, draw: float) -> int:
     often than not: what goes first is to be found soon, if not by all.
     """
     room = (scan.width - 1) * limit
+    if scan.after is None and draw < AT_THE_HEAD:
+        return 0
     if scan.beaten:
         return int(room * draw)
     return int(room * draw**2) if scan.after is None else int(room * STEP * draw)

@@ -12,6 +12,7 @@ from pymongo import UpdateMany, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from tidemill import indexes
+from tidemill.errors import RefusedError
 from tidemill.model import Lease, Task, TaskId
 from tidemill.settlement import Settlement, statements, together
 from tidemill.store.collections import Tasks, translated
@@ -43,7 +44,7 @@ def settle(
     now: datetime,
     expired_before: datetime | None = None,
 ) -> Verdict:
-    """Record how leased attempts ended and give their leases up, in one bulk write.
+    """Record how leased attempts ended and give their leases up, in one bulk write, unless some of it is refused.
 
     A repeat is safe: what a first try already wrote is found by its token and counts as settled. With
     *expired_before* only leases that ran out by then are touched.
@@ -54,8 +55,14 @@ def settle(
     if not settlements:
         return Verdict()
     writes = _gathered(settlements, now=now, expired_before=expired_before)
-    refused, matched = _write(tasks, writes)
-    if refused and len(writes) < len(settlements):  # perhaps for the sake of one of those that were written together
+    has_groups = any(len(some) > 1 for _, some in writes)
+    try:
+        refused, matched = _write(tasks, writes)
+    except RefusedError:  # all of it, where a statement is too large to be sent
+        if not has_groups:
+            raise
+        refused, matched = list(settlements), 0
+    if refused and has_groups:  # perhaps for the sake of one of those that were written together
         refused, others = _write(tasks, _one_by_one(refused, now=now, expired_before=expired_before))
         matched += others
     if refused and not settlements[0].bare:
