@@ -19,7 +19,8 @@ IN_ITS_CYCLES = {"look for ids": 2 * CYCLES, "stamp": CYCLES, "read back": CYCLE
 """With nothing in hand an executor looks at both lanes."""
 
 BESIDE = {"hello": 1, "aggregate tasks": 2, "find queues": 1, "find tasks": CYCLES, "update queue_stats": 1}
-"""And asks first whether anything is due, unless the look at the queues saw that; the rest once in less than a second, or as it comes and as it leaves."""
+"""And asks first whether anything is due, unless the look at the queues saw that; the rest once in less than a
+second, or as it comes and as it leaves."""
 
 
 @pytest.fixture
