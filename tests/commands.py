@@ -6,13 +6,16 @@ from pymongo import monitoring
 
 
 class Commands(monitoring.CommandListener):
-    """Keeps the names of the commands, in order."""
+    """Keeps the names of the commands, in order, and into which collections the updates went."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.into: list[str] = []
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
         self.names.append(event.command_name)
+        if event.command_name == "update":
+            self.into.append(event.command["update"])
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
         pass

@@ -191,9 +191,7 @@ def test_statistics_cost_an_execution_at_most_one_write_a_second(mongod: Mongod,
         bench.execute(tasks=open_tasks(client[bench.db.name]), monotonic=lambda: 1000.0 + len(commands.names) * 1e-4)
 
     assert bench.db["queue_stats"].count_documents({}) == 1
-    writes = [name for name in commands.names if name == "update"]
-    claims, settles = 300 / 16, 300 / 16
-    assert len(writes) <= claims + settles + 3
+    assert 1 <= commands.into.count("queue_stats") <= 2
 
 
 def test_an_idle_tick_writes_no_statistics(mongod: Mongod, bench: Bench) -> None:
