@@ -59,14 +59,6 @@ class Mover:
         writes = [UpdateOne(_held(task), _done(task, self._now)) for task in claimed]
         self._tasks.bulk_write(writes, ordered=False)
 
-    def drain(self, limit: int) -> int:
-        """Claim and settle batches of *limit* until nothing is due; return how many tasks that were."""
-        count = 0
-        while claimed := self.claim(limit):
-            self.settle(claimed)
-            count += len(claimed)
-        return count
-
 
 def drain_one_by_one(tasks: Collection[Document], *, now: datetime, most: int) -> int:
     """Take up to *most* tasks, each by a findAndModify of its own and finished by an update; return how many.

@@ -21,7 +21,7 @@ from typing import Any, Final
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from tests.bench.drains import BATCH, payload, this_second
+from tests.bench.drains import BATCH, done, payload, this_second
 from tests.bench.figures import Figure, Scale, Section, Target
 from tests.bench.measuring import in_turns, ratio, spread
 from tests.builders import document
@@ -31,10 +31,9 @@ from tidemill.executor.claimer import TRIES_OF_THE_BEATEN, Claimer
 from tidemill.executor.report import Report
 from tidemill.executor.retry_caps import RetryCaps
 from tidemill.executor.serving import Serving
-from tidemill.executor.waiting import FIRST_PAUSE_SEC, LAST_PAUSE_SEC
-from tidemill.model import Malformed, Run, Succeeded, Task
+from tidemill.executor.waiting import pause_after
+from tidemill.model import Malformed, Task
 from tidemill.settings import Settings
-from tidemill.settlement import Settlement
 from tidemill.store import open_tasks, settles
 
 QUEUE: Final = "default"
@@ -312,8 +311,7 @@ class Part:
         if held:
             self._settle(held)
         elif self._claimer.beaten:  # as an executor does
-            longest = min(FIRST_PAUSE_SEC * 2 ** (self._claimer.beaten - 1), LAST_PAUSE_SEC)
-            time.sleep(longest * self._rng.uniform(0.5, 1))
+            time.sleep(pause_after(self._claimer.beaten, draw=self._rng.random()))
         return bool(held) or not self._claimer.was_thorough
 
     def _claim(self, *, final: bool) -> Sequence[Task | Malformed]:
@@ -328,9 +326,7 @@ class Part:
 
     def _settle(self, held: Sequence[Task | Malformed]) -> None:
         now = self._clock.now()
-        run = Run(status="succeeded", started_at=now, duration=timedelta(milliseconds=3), note="")
-        ended = [Settlement(task=task, outcome=Succeeded(result=None), run=run) for task in held]
-        self._settled += len(settles.settle(self._tasks, ended, now=now).settled)
+        self._settled += len(settles.settle(self._tasks, done(held, now=now), now=now).settled)
 
     def _made(self, db: Database[Any]) -> Claimer:
         owner, serving = f"{self._rng.getrandbits(64):x}", Serving()

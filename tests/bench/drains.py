@@ -6,7 +6,7 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pymongo.database import Database
 
@@ -72,17 +72,32 @@ class Mover:
 
     def settle(self, claimed: Sequence[Task | Malformed]) -> None:
         """Settle all of *claimed* as done."""
-        run = Run(status="succeeded", started_at=self._now, duration=timedelta(milliseconds=RUN_MS), note="")
-        ended = [Settlement(task=task, outcome=Succeeded(result=None), run=run) for task in claimed]
-        settles.settle(self._tasks, ended, now=self._now)
+        settles.settle(self._tasks, done(claimed, now=self._now), now=self._now)
 
-    def drain(self, limit: int) -> int:
-        """Claim and settle batches of *limit* until nothing is due; return how many tasks that were."""
-        count = 0
-        while claimed := self.claim(limit):
-            self.settle(claimed)
-            count += len(claimed)
-        return count
+
+class Moves(Protocol):
+    """Claims and settles: `Mover`, or the bare driver's."""
+
+    def claim(self, limit: int, /) -> Sequence[Any]:
+        """Claim the next *limit* tasks and return them."""
+
+    def settle(self, claimed: Any, /) -> None:
+        """Settle all of *claimed* as done."""
+
+
+def drain(mover: Moves, limit: int) -> int:
+    """Claim and settle batches of *limit* until nothing is due; return how many tasks that were."""
+    count = 0
+    while claimed := mover.claim(limit):
+        mover.settle(claimed)
+        count += len(claimed)
+    return count
+
+
+def done(claimed: Sequence[Task | Malformed], *, now: datetime) -> list[Settlement]:
+    """Return how all of *claimed* are settled, as runs that succeeded."""
+    run = Run(status="succeeded", started_at=now, duration=timedelta(milliseconds=RUN_MS), note="")
+    return [Settlement(task=task, outcome=Succeeded(result=None), run=run) for task in claimed]
 
 
 def nothing(_payload: dict[str, Any]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.bench import bare, drains
-from tests.bench.drains import BATCH
+from tests.bench.drains import BATCH, Moves
 from tests.bench.figures import Figure, Scale, Section, Target
 from tests.bench.measuring import in_turns, ratio, seconds, spread
 from tests.databases import make
@@ -49,17 +49,11 @@ def measure(uri: str, scale: Scale) -> Section:
     return Section(title="The floor: beside the bare driver", figures=figures)
 
 
-class _Mover(Protocol):
-    def claim(self, limit: int, /) -> Sequence[Any]: ...
-
-    def settle(self, claimed: Any, /) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cycles:
     """Claims and settles *batches* at a time; keeps the seconds of each half, by round."""
 
-    mover: _Mover
+    mover: Moves
     batches: int
     claims: list[float] = field(default_factory=list)
     settles: list[float] = field(default_factory=list)
@@ -132,8 +126,8 @@ def _drains(client: MongoClient[dict[str, Any]], size: Size) -> list[Figure]:
         {
             "default": work(lambda db: drains.run(drains.runtime(db))["done"], size.tasks),
             "wide": work(lambda db: drains.run(drains.runtime(db), concurrency=BATCH)["done"], size.tasks),
-            "loop": work(lambda db: drains.Mover(db, now=now()).drain(BATCH), size.tasks),
-            "bare": work(lambda db: bare.Mover(bare.open_plain(db), now=now()).drain(BATCH), size.tasks),
+            "loop": work(lambda db: drains.drain(drains.Mover(db, now=now()), BATCH), size.tasks),
+            "bare": work(lambda db: drains.drain(bare.Mover(bare.open_plain(db), now=now()), BATCH), size.tasks),
             "others": work(
                 lambda db: bare.drain_one_by_one(bare.open_plain(db), now=now(), most=size.one_by_one), size.one_by_one
             ),

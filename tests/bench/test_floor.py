@@ -38,8 +38,8 @@ def test_the_bare_driver_leaves_the_documents_that_tidemill_leaves(client: Mongo
         add(open_tasks(db), waiting)
     ours, in_bulk, one_by_one = databases
 
-    assert drains.Mover(ours, now=now).drain(4) == 10
-    assert bare.Mover(bare.open_plain(in_bulk), now=now).drain(4) == 10
+    assert drains.drain(drains.Mover(ours, now=now), 4) == 10
+    assert drains.drain(bare.Mover(bare.open_plain(in_bulk), now=now), 4) == 10
     assert bare.drain_one_by_one(bare.open_plain(one_by_one), now=now, most=20) == 10
 
     assert left(ours) == left(in_bulk) == left(one_by_one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,9 +14,10 @@ from tests.builders import add, document, lease, whole
 from tests.claimers import a_claimer, numbers, the_caps
 from tests.use_cases.conftest import Bench
 from tidemill.documents import decode
+from tidemill.executor import loop
 from tidemill.executor.claimer import TRIES_OF_THE_BEATEN, TRIES_OF_THE_FIRST
 from tidemill.executor.life import Invocation
-from tidemill.executor.waiting import FIRST_PAUSE_SEC
+from tidemill.executor.waiting import FIRST_PAUSE_SEC, pause_after
 from tidemill.settings import Settings
 from tidemill.store import Tasks, claims
 
@@ -87,6 +89,35 @@ def test_whoever_lingers_and_is_beaten_to_it_looks_again_soon(
 
     assert bench.execute(source="wake")["done"]
     assert pauses[0] <= FIRST_PAUSE_SEC
+
+
+def test_one_with_work_in_hand_that_is_beaten_to_more_asks_again_soon(
+    bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = threading.Event()
+    bench.task("slow")(lambda _payload, _ctx: let_go.wait(20))
+    bench.task("first")(lambda _payload, _ctx: beaten(monkeypatch, bench.tasks, now, times=1 + TRIES_OF_THE_BEATEN))
+    bench.task("last")(lambda _payload, _ctx: let_go.set())
+    names = [("slow", 9), ("first", 8), *[("noop", 0)] * 400, ("last", -1)]
+    add(bench.tasks, [document(now, name=name, priority=priority) for name, priority in names])
+    asked: list[int] = []
+
+    def pause(in_vain: int, *, draw: float) -> float:
+        asked.append(in_vain)
+        return pause_after(in_vain, draw=draw)
+
+    monkeypatch.setattr(loop, "pause_after", pause)
+
+    assert bench.execute(concurrency=2)["done"]
+
+    assert asked == [1]
+
+
+def test_pauses_grow_to_their_limit_and_never_beyond() -> None:
+    pauses = [pause_after(in_vain, draw=0.999999) for in_vain in (1, 2, 3, 4, 5, 6, 2000)]
+
+    assert pauses == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5], rel=1e-3)
+    assert pause_after(3, draw=0) == 0.04
 
 
 def test_an_execution_that_loses_every_race_comes_to_an_end(

@@ -26,7 +26,7 @@ from tidemill.executor.retry_caps import RetryCaps
 from tidemill.executor.runtime import Order, Runtime
 from tidemill.executor.settler import Settler
 from tidemill.executor.starting import Starting
-from tidemill.executor.waiting import FIRST_PAUSE_SEC, MAX_INTERRUPTIONS, Waiting
+from tidemill.executor.waiting import Waiting, pause_after
 from tidemill.model import Retried, Task
 from tidemill.slots import Ended, Running, Slots
 from tidemill.stats import Tally
@@ -234,8 +234,8 @@ class Execution:
 
     def _pause(self) -> float:
         """Return how long not to ask for more: hardly, where there is more and others were quicker."""
-        beaten = min(self._claimer.beaten, MAX_INTERRUPTIONS)
-        return min(FIRST_PAUSE_SEC * 2.0**beaten, MAX_WAIT_SEC) if beaten else MAX_WAIT_SEC
+        beaten = self._claimer.beaten
+        return pause_after(beaten, draw=self._runtime.rng.random()) if beaten else MAX_WAIT_SEC
 
     def _may_claim(self) -> bool:
         return self._life.may_claim() and not self._report.spent

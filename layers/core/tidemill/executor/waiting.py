@@ -21,6 +21,15 @@ MANY: Final = 100
 """So many delayed tasks are looked through for one of the queues and lanes that are served."""
 
 
+def pause_after(in_vain: int, *, draw: float) -> float:
+    """Return how many seconds to pause after so many claims in a row in vain: longer each time, up to a limit.
+
+    *draw* is a number in [0, 1), so that those who were in vain together do not come back together.
+    """
+    longest = min(FIRST_PAUSE_SEC * 2.0 ** min(in_vain - 1, MAX_INTERRUPTIONS), LAST_PAUSE_SEC)
+    return longest * (1 + draw) / 2
+
+
 class Waiting:
     """Decides for one execution how long it waits, and does."""
 
@@ -49,7 +58,7 @@ class Waiting:
         left = self._until(claimer) - now
         if left <= 0:
             return False
-        soon = self._pause_of(claimer.beaten) if claimer.beaten else POLL_SEC
+        soon = pause_after(claimer.beaten, draw=self._runtime.rng.random()) if claimer.beaten else POLL_SEC
         self._life.pause(min(left, POLL_SEC, soon))
         return True
 
@@ -58,12 +67,8 @@ class Waiting:
         in_vain = max(claimer.interrupted, claimer.beaten)
         if not 0 < in_vain <= MAX_INTERRUPTIONS or not self._life.may_claim():
             return False
-        self._life.pause(self._pause_of(in_vain))
+        self._life.pause(pause_after(in_vain, draw=self._runtime.rng.random()))
         return True
-
-    def _pause_of(self, in_vain: int) -> float:
-        longest = min(FIRST_PAUSE_SEC * 2.0 ** min(in_vain - 1, MAX_INTERRUPTIONS), LAST_PAUSE_SEC)
-        return longest * self._runtime.rng.uniform(0.5, 1)
 
     def _until(self, claimer: Claimer) -> float:
         if claimer.has_pending and not self._knows_next:
