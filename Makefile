@@ -19,7 +19,7 @@ SAM = env -u AWS_PROFILE -u MAKEFLAGS -u MAKELEVEL SAM_CLI_TELEMETRY=0 __SAM_CLI
 # This machine's processor, as Lambda calls it.
 MACHINE = $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,x86_64)
 
-.PHONY: help setup demo serve openapi schemas graph cost test e2e bench figures fuzz build check format lock clean
+.PHONY: help setup demo serve openapi schemas graph cost test e2e bench figures chaos survival fuzz build check format lock clean
 help:
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /  make \1\t/' | expand -t 20
 
@@ -71,6 +71,12 @@ bench: $(READY) $(BENCHED:startup=built) ## measure it all in ten minutes (ARGS=
 
 figures: $(READY) ## write what the last whole `make bench` found, and its plots, into the README
 	@$(PYTHON) -m tests.bench.publishing
+
+chaos: $(READY) ## attack it for a quarter of an hour: crashes, fail-overs, faults (ARGS=--quick, ARGS="--only model --seed 7")
+	@PYTHONPATH=layers/tasks $(PYTHON) -m tests.chaos $(ARGS)
+
+survival: $(READY) ## write what the last whole `make chaos` survived into the README
+	@$(PYTHON) -m tests.chaos.publishing
 
 fuzz: $(READY) ## send the HTTP API all kinds of requests, for FUZZ_SEC=900 seconds
 	@FUZZ_SEC="$(FUZZ_SEC)" $(PYTHON) -m pytest -rP --show-capture=stdout tests/fuzz $(ARGS)

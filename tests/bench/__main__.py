@@ -22,7 +22,7 @@ from rich.console import Console
 from tests.bench import plots, table
 from tests.bench.alone import measured
 from tests.bench.figures import Scale
-from tests.bench.machine import ROOT, machine
+from tests.machine import ROOT, machine
 from tidemill import TidemillError
 from tidemill.testing import Mongod
 

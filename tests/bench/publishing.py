@@ -10,13 +10,12 @@ from typing import Any, Final
 
 from tests.bench import plots, table
 from tests.bench.__main__ import BUILD, SECTIONS
-from tests.bench.machine import ROOT
+from tests.machine import ROOT
+from tests.readme import README, placed
 
-README: Final = ROOT / "README.md"
 PUBLISHED: Final = Path(__file__).parent / "published"
 FOUND: Final = "bench.json"
-BEGIN: Final = "<!-- begin: make figures -->"
-END: Final = "<!-- end: make figures -->"
+COMMAND: Final = "make figures"
 
 
 def publish(found: Mapping[str, Any], *, to: Path = PUBLISHED, readme: Path = README) -> None:
@@ -27,7 +26,7 @@ def publish(found: Mapping[str, Any], *, to: Path = PUBLISHED, readme: Path = RE
     """
     if why_not := _unfit(found):
         raise ValueError(why_not)
-    told = placed(readme.read_text(encoding="utf-8"), rendered(found))
+    told = placed(readme.read_text(encoding="utf-8"), rendered(found), command=COMMAND)
     to.mkdir(exist_ok=True)
     (to / FOUND).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     plots.draw(found, to)
@@ -39,18 +38,6 @@ def rendered(found: Mapping[str, Any]) -> str:
     folder = PUBLISHED.relative_to(ROOT).as_posix()
     images = [f"![{plot.title}]({folder}/{name}.svg)" for name, plot in plots.PLOTS.items()]
     return "\n\n".join([table.markdown(found), *images])
-
-
-def placed(readme: str, section: str) -> str:
-    """Return *readme* with *section* between the two marks.
-
-    Raises:
-        ValueError: A mark is not there, or is there twice.
-    """
-    if readme.count(BEGIN) != 1 or readme.count(END) != 1:
-        raise ValueError(f"the README must have one {BEGIN} and one {END}")
-    before, _, rest = readme.partition(BEGIN)
-    return f"{before}{BEGIN}\n{section}\n{END}{rest.partition(END)[2]}"
 
 
 def _unfit(found: Mapping[str, Any]) -> str | None:

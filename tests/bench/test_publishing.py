@@ -8,22 +8,22 @@ import pytest
 
 from tests.bench import plots, publishing
 from tests.bench.found import whole
+from tests.readme import README, marks, standing
 
-MARKED = f"before\n{publishing.BEGIN}\nold\n{publishing.END}\nafter\n"
+BEGIN, END = marks(publishing.COMMAND)
+MARKED = f"before\n{BEGIN}\nold\n{END}\nafter\n"
 
 
 def test_the_readme_tells_what_was_published() -> None:
-    readme = publishing.README.read_text(encoding="utf-8")
+    readme = README.read_text(encoding="utf-8")
     found = json.loads((publishing.PUBLISHED / publishing.FOUND).read_text(encoding="utf-8"))
 
-    section = readme.partition(publishing.BEGIN)[2].partition(publishing.END)[0]
-
-    assert section == f"\n{publishing.rendered(found)}\n", "run: make figures"
+    assert standing(readme, command=publishing.COMMAND) == publishing.rendered(found), "run: make figures"
 
 
 @pytest.mark.parametrize("name", plots.PLOTS)
 def test_the_readme_shows_a_plot_that_is_there(name: str) -> None:
-    assert f"(tests/bench/published/{name}.svg)" in publishing.README.read_text(encoding="utf-8")
+    assert f"(tests/bench/published/{name}.svg)" in README.read_text(encoding="utf-8")
     assert (publishing.PUBLISHED / f"{name}.svg").is_file()
 
 
@@ -56,7 +56,7 @@ def test_what_is_not_the_whole_is_not_published(tmp_path: Path, change: dict[str
     assert (readme.read_text(encoding="utf-8"), folder.exists()) == (MARKED, False)
 
 
-@pytest.mark.parametrize("text", [publishing.BEGIN, publishing.END, MARKED + MARKED])
+@pytest.mark.parametrize("text", [BEGIN, END, MARKED + MARKED])
 def test_a_readme_without_its_two_marks_is_left_alone(tmp_path: Path, text: str) -> None:
     readme, folder = tmp_path / "README.md", tmp_path / "published"
     readme.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the bench ran on."""
+"""What a bench or a chaos ran on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 import psutil
 import pymongo
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[1]
 
 
 def machine(*, mongodb: str) -> dict[str, Any]:

@@ -1,0 +1,132 @@
+"""``make chaos``: every section, one after the other; one summary, and ``build/chaos.json``.
+
+The exit status is 0 only if every promise held, 1 if one did not, or a section could not do its work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, MappingProxyType
+from typing import Any, Final, Literal, NoReturn, TypeAlias
+
+from pymongo import MongoClient
+from rich.console import Console
+
+from tests.alone import found_alone
+from tests.chaos import summary
+from tests.machine import ROOT, machine
+from tidemill import TidemillError
+from tidemill.testing import Mongod
+
+Scale: TypeAlias = Literal["quick", "full"]
+
+BUILD: Final = ROOT / "build"
+FOUND: Final = "chaos.json"
+WIDTH: Final = 140
+"""Columns, at least."""
+
+LATE: Final = 1.25
+"""A section that takes so much longer than it was given,"""
+
+GRACE_SEC: Final = 45.0
+"""and this, has got stuck."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """How long a section may take."""
+
+    full: float
+    quick: float
+
+
+SECTIONS: Final[Mapping[str, Seconds]] = MappingProxyType({
+    "model": Seconds(300, 20),
+    "crash_points": Seconds(90, 15),
+    "failures": Seconds(80, 12),
+    "replica_set": Seconds(180, 30),
+    "load": Seconds(110, 12),
+    "security": Seconds(30, 8),
+})  # fmt: skip
+"""The modules, in the order in which they are run."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2."""
+        self.exit(2, f"tidemill: {message}\n")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Attack; return the exit status."""
+    options = Parser(prog="make chaos", description=__doc__)
+    options.add_argument("--quick", action="store_true", help="in two minutes instead of fifteen")
+    options.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=", ".join(SECTIONS))
+    options.add_argument("--seed", type=int, help="what to repeat; another one each time without it")
+    chosen = options.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _stopped)
+    seed = random.SystemRandom().randrange(2**31) if chosen.seed is None else chosen.seed
+    try:
+        names = [name for name in SECTIONS if name in (chosen.only or SECTIONS)]
+        return chaos(names, "quick" if chosen.quick else "full", seed, BUILD)
+    except TidemillError as error:
+        return _said(str(error), status=1)
+    except KeyboardInterrupt:
+        return _said("stopped; nothing was written", status=130)
+
+
+def chaos(names: Sequence[str], scale: Scale, seed: int, folder: Path) -> int:
+    """Run the sections *names*, write what they found into *folder*, and print the summary; return the status."""
+    found: dict[str, Any] = {"machine": machine(mongodb=_server_version()), "scale": scale, "seed": seed}
+    started = time.monotonic()
+    sections = list(_sections(names, scale, seed))
+    found |= {"seconds": round(time.monotonic() - started, 1), "sections": sections}
+    folder.mkdir(exist_ok=True)
+    (folder / FOUND).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    Console(width=max(Console().width, WIDTH)).print(summary.on_screen(found))
+    return 0 if summary.survived(found) else 1
+
+
+def _sections(names: Sequence[str], scale: Scale, seed: int) -> Iterator[dict[str, Any]]:
+    for number, name in enumerate(names, 1):
+        seconds = getattr(SECTIONS[name], scale) if name in SECTIONS else 1.0
+        _said(f"attacking by {name}, {number} of {len(names)}, for {seconds:.0f} s, seed {seed}")
+        yield found_alone(name, survived_alone, name, seconds, seed, within_sec=seconds * LATE + GRACE_SEC)
+
+
+def survived_alone(uri: str, name: str, seconds: float, seed: int) -> dict[str, Any]:
+    """Return what the section *name* found, as JSON."""
+    found: dict[str, Any] = (
+        importlib.import_module(f"{__package__}.{name}").survive(uri, seconds=seconds, seed=seed).as_json()
+    )
+    return found
+
+
+def _server_version() -> str:
+    with Mongod() as server, MongoClient[dict[str, Any]](server.uri) as client:
+        version: str = client.server_info()["version"]
+        return version
+
+
+def _said(sentence: str, *, status: int = 0) -> int:
+    print(f"tidemill: {sentence}", file=sys.stderr, flush=True)  # noqa: T201 - what people watch
+    return status
+
+
+def _stopped(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,47 @@
+"""``make survival``: what the last whole ``make chaos`` survived, kept beside this module and told in the README."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tests.chaos import summary
+from tests.chaos.__main__ import BUILD, FOUND, SECTIONS
+from tests.readme import README, placed
+
+PUBLISHED: Final = Path(__file__).parent / "published"
+COMMAND: Final = "make survival"
+
+
+def publish(found: Mapping[str, Any], *, to: Path = PUBLISHED, readme: Path = README) -> None:
+    """Write *found* to the folder *to*, and the summary into *readme*.
+
+    Raises:
+        ValueError: It is not the whole, it was not survived, or *readme* has no place for it; nothing was written.
+    """
+    if found["scale"] != "full" or [one["name"] for one in found["sections"]] != list(SECTIONS):
+        raise ValueError("the README tells of all sections at full length: run `make chaos` without ARGS")
+    if not summary.survived(found):
+        raise ValueError("it was not survived: mend it first")
+    told = placed(readme.read_text(encoding="utf-8"), summary.markdown(found), command=COMMAND)
+    to.mkdir(exist_ok=True)
+    (to / FOUND).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    readme.write_text(told, encoding="utf-8")
+
+
+def main() -> int:
+    """Publish ``build/chaos.json``; return the exit status."""
+    try:
+        publish(json.loads((BUILD / FOUND).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        sys.exit("tidemill: there is nothing to tell yet: run `make chaos`")
+    except ValueError as error:
+        sys.exit(f"tidemill: {error}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
