@@ -11,7 +11,7 @@ import bson
 from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
-from tidemill.documents import DEAD_LETTERS, decode, read
+from tidemill.documents import DEAD_LETTERS, decode, is_text, read
 from tidemill.model import LANES, LATEST, Malformed, Task, TaskId
 from tidemill.settlement import LOG_LINES
 from tidemill.store import claims, open_tasks, sweeps
@@ -55,13 +55,18 @@ def broken(
         accepted: Ids of tasks that were accepted and that nobody deleted: each has to be in exactly one place.
         now: The time of its clock.
         at_rest: The ticks have run until there was nothing to do: nothing may be left half-way.
-        edited: Ids of tasks whose counters a person has set.
+        edited: Ids of tasks whose fields a person has set.
     """
     held = holdings(db)
     return [
         *_of_places(held, accepted=accepted, at_rest=at_rest),
         *(sentence for task in held.tasks.values() for sentence in _of_task(task, is_edited=task["_id"] in edited)),
-        *(sentence for letters in held.letters.values() for letter in letters for sentence in _of_letter(letter)),
+        *(
+            sentence
+            for letters in held.letters.values()
+            for letter in letters
+            for sentence in _of_letter(letter, is_edited=letter["_id"]["task"] in edited)
+        ),
         *_of_reach(db, held),
         *(_of_rest(db, held, now=now) if at_rest else ()),
     ]
@@ -98,7 +103,7 @@ def _is_half_way(task: Mapping[str, Any], letter: Mapping[str, Any], *, at_rest:
 def _of_task(raw: Mapping[str, Any], *, is_edited: bool) -> Iterator[str]:
     task = read(_as_raw(raw))
     if isinstance(task, Malformed):
-        if raw.get("status") in {"done", "cancelled"}:
+        if raw.get("status") in {"done", "cancelled"} and not is_edited:
             yield f"{task.id!r} is {raw['status']}, though {task.problem}"
         return
     for condition, sentence in _conditions(task, raw):
@@ -125,9 +130,9 @@ def _counted(task: Task) -> int:
     return settled + (task.status == "processing")
 
 
-def _of_letter(letter: Mapping[str, Any]) -> Iterator[str]:
+def _of_letter(letter: Mapping[str, Any], *, is_edited: bool) -> Iterator[str]:
     name = letter["_id"]
-    if letter.get("status") != "failed" or not isinstance(letter.get("reason"), str):
+    if letter.get("status") != "failed" or not (is_edited or isinstance(letter.get("reason"), str)):
         yield f"the dead letter {name} is {letter.get('status')} for the reason {letter.get('reason')!r}"
     if not isinstance(letter.get("dead_lettered_at"), datetime) or not isinstance(letter.get("fingerprint"), str):
         yield f"the dead letter {name} tells neither when nor of what"
@@ -145,7 +150,7 @@ def _of_reach(db: Database[Any], held: Holdings) -> Iterator[str]:
     tasks = open_tasks(db)
     seen: set[TaskId] = set()
     for queue in claims.queues(tasks):
-        if isinstance(queue, str):
+        if is_text(queue):
             keys = claims.due_keys(tasks, Scan(queue=queue, lanes=LANES), limit=MANY, now=LATEST)
             seen |= {_known(key) for key in keys}
     if waiting - seen:
@@ -155,7 +160,7 @@ def _of_reach(db: Database[Any], held: Holdings) -> Iterator[str]:
 
 
 def _of_rest(db: Database[Any], held: Holdings, *, now: datetime) -> Iterator[str]:
-    paused = {one["_id"] for one in db["queues"].find({"paused": True}, {"_id": 1})}
+    paused = [one["_id"] for one in db["queues"].find({"paused": True}, {"_id": 1})]
     for task in held.tasks.values():
         if task.get("status") == "processing":
             yield f"{task['_id']!r} is still processing"
@@ -177,7 +182,7 @@ def _known(document: Mapping[str, Any]) -> Any:
         hash(own)
     except TypeError:
         return repr(own)
-    return own
+    return own if own == own else repr(own)  # noqa: PLR0124 - not a number is not itself
 
 
 def _as_raw(document: Mapping[str, Any]) -> RawBSONDocument:

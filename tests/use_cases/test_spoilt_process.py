@@ -126,6 +126,7 @@ def test_a_function_that_spoils_its_process_harms_neither_the_executor_nor_the_n
     ]
     assert all(before <= one["finished_at"].replace(tzinfo=UTC) <= after for one in found)
     for failed in db.tasks.find({"name": "fails"}):
+        assert failed["next_retry_at"], (failed, ended.stdout, ended.stderr)
         wait = failed["next_retry_at"].replace(tzinfo=UTC) - before
         assert (failed["status"], failed["error"]["code"]) == ("pending", "ValueError")
         assert timedelta(seconds=45) < wait < timedelta(seconds=75) + (after - before)

@@ -104,6 +104,11 @@ def describe(error: BaseException) -> str:
     return bounded(f"{name}: {text}" if text else name, MAX_MESSAGE - MAX_WHERE) + _where(error)
 
 
+def located(error: BaseException) -> str:
+    """Return ``Type (file:line in function)`` as `describe` does: for where the words of others may hold anything."""
+    return bounded(type_name(error) or "exception without a name", MAX_CODE) + _where(error)
+
+
 def type_name(value: object) -> str:
     """Return the name of the class of *value*, also where a metaclass says something else."""
     return _class_name(type(value))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 import bson
 from bson import DBRef
@@ -72,6 +72,11 @@ def read(raw: RawBSONDocument) -> Task | Malformed:
         return _task(document)
     except _Wrong as wrong:
         return _malformed(document, str(wrong))
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """Tell whether a stored *value* is text. Code is none, though the driver makes a ``str`` of it that has no hash."""
+    return type(value) is str
 
 
 def error_document(*, message: str, code: str, at: datetime) -> dict[str, Any]:
@@ -176,7 +181,7 @@ def _may(doc: Mapping[str, Any], name: str, kind: Callable[[Any], _T], default: 
 
 
 def _word(value: Any) -> str:  # noqa: ANN401
-    if not isinstance(value, str) or not value:
+    if not is_text(value) or not value:
         raise TypeError
     return value
 
@@ -204,7 +209,7 @@ def _count(value: Any) -> int:  # noqa: ANN401
 
 def _crashes(value: Any) -> int:  # noqa: ANN401 - whatever it is: not nothing is a suspect
     try:
-        return _count(value or 0)
+        return min(_count(value or 0), MAX_ATTEMPTS - 1)
     except (TypeError, ValueError):
         return 1
 
@@ -246,7 +251,7 @@ def _lease(value: Any) -> Lease | None:  # noqa: ANN401
     if not isinstance(value, dict):
         return None
     token, owner, expires_at = value.get("token"), value.get("owner"), value.get("expires_at")
-    if isinstance(token, str) and isinstance(owner, str) and isinstance(expires_at, datetime | DatetimeMS):
+    if is_text(token) and is_text(owner) and isinstance(expires_at, datetime | DatetimeMS):
         return Lease(token=token, owner=owner, expires_at=_date(expires_at))
     return None
 
@@ -278,4 +283,4 @@ def _attempt(value: Any) -> Attempt | None:  # noqa: ANN401
 
 def _text(trace: Any, name: str) -> str | None:  # noqa: ANN401
     value = trace.get(name)
-    return value if isinstance(value, str) else None
+    return value if is_text(value) else None

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from tidemill import registration
-from tidemill.classify import COMMON, Kind, Rules, classify
-from tidemill.errors import Fail, RegistrationError
+from tidemill.classify import COMMON, Kind, Rules, classify, located
+from tidemill.errors import Fail, RegistrationError, TidemillError
 from tidemill.model import TaskId
 from tidemill.policies import RetryPolicy
 from tidemill.registration import place
@@ -188,7 +188,16 @@ def _imported(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except BaseException as error:
-        raise RegistrationError(f"the task module {name} cannot be imported: {classify(error).message}") from error
+        raise RegistrationError(f"the task module {name} cannot be imported: {_told(error)}") from error
+
+
+def _told(error: BaseException) -> str:
+    """Return what is told of an import that failed: of others' words only those that Python itself chooses, as a rule.
+
+    A module may connect to something as it is imported, and say with what.
+    """
+    is_harmless = issubclass(type(error), (ImportError, SyntaxError, TidemillError))
+    return classify(error).message if is_harmless else located(error)
 
 
 def _validated(model: type[BaseModel], payload: dict[str, Any]) -> BaseModel:

@@ -124,6 +124,8 @@ def _update(settlement: Settlement, outcome: Outcome, *, now: datetime) -> dict[
     counts = _counts(settlement, outcome)
     if counts:
         update["$inc"] = counts
+    if settlement.is_crash and isinstance(settlement.task, Task):
+        values["crashes"] = settlement.task.crashes + 1  # not $inc: what a person wrote there may be no number
     if not settlement.is_crash and settlement.run is not None and _given_by_function(outcome):
         values["crashes"] = 0
     if isinstance(outcome, Cancelled):
@@ -160,8 +162,7 @@ def _counts(settlement: Settlement, outcome: Outcome) -> dict[str, int]:
     if isinstance(settlement.task, Malformed):
         return {}  # its counters may be no numbers
     refunded = settlement.run is None or isinstance(outcome, Snoozed)
-    counts = {"attempts": -1} if refunded and not isinstance(outcome, Succeeded) else {}
-    return counts | ({"crashes": 1} if settlement.is_crash else {})
+    return {"attempts": -1} if refunded and not isinstance(outcome, Succeeded) else {}
 
 
 def _given_by_function(outcome: Outcome) -> bool:

@@ -16,7 +16,7 @@ from pymongo.database import Database
 
 from tidemill import indexes
 from tidemill.classify import bounded
-from tidemill.documents import QUEUE_STATS
+from tidemill.documents import QUEUE_STATS, is_text
 from tidemill.model import OUTCOME_NAMES, Failed, Retried, Snoozed, Succeeded, Task
 from tidemill.selection import FRESH, time_saved
 from tidemill.settlement import Settlement
@@ -151,7 +151,7 @@ def totals(db: Database[Any], *, since: datetime) -> dict[tuple[str, str], Count
     ]
     with translated(QUEUE_STATS):
         found = list(majority(db)[QUEUE_STATS].aggregate(stages, hint=indexes.RETENTION))
-    named = [one for one in found if all(isinstance(one["_id"].get(field), str) for field in ("queue", "name"))]
+    named = [one for one in found if all(is_text(one["_id"].get(field)) for field in ("queue", "name"))]
     return {
         (one["_id"]["queue"], one["_id"]["name"]): Counter({name: _number(one[name]) for name in COUNTERS})
         for one in named

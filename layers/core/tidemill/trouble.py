@@ -31,6 +31,7 @@ def told(error: BaseException) -> dict[str, str]:
 def hush_libraries() -> None:
     """Have libraries log warnings and worse only, as Python does: Lambda, asked for JSON, lets all of them say more."""
     logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger("aws_lambda_powertools").setLevel(logging.WARNING)  # POWERTOOLS_DEBUG has it tell every payload
 
 
 @contextmanager

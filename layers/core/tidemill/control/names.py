@@ -9,7 +9,7 @@ from pymongo.database import Database
 
 from tidemill.control.directory import DEFAULT_QUEUE
 from tidemill.control.reading import by_name, forgiving
-from tidemill.documents import QUEUES
+from tidemill.documents import QUEUES, is_text
 from tidemill.store import claims, gauges, open_tasks, translated
 from tidemill.wording import guess
 
@@ -28,7 +28,7 @@ def known_queues(
     *listed* and *leased* are those of which that is known already.
     """
     tasks = open_tasks(db)
-    pending = [name for name in claims.queues(tasks) if isinstance(name, str)]
+    pending = [name for name in claims.queues(tasks) if is_text(name)]
     listed = listed_queues(db) if listed is None else listed
     leased = gauges.leased(tasks).by_queue if leased is None else leased
     return sorted({DEFAULT_QUEUE, *listed, *pending, *leased})

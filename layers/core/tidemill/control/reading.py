@@ -9,6 +9,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo.collection import Collection
 from pymongo.database import Database
 
+from tidemill.documents import is_text
 from tidemill.store import majority
 
 _FORGIVING: Final = CodecOptions[dict[str, Any]](
@@ -23,4 +24,4 @@ def forgiving(db: Database[Any]) -> Database[Any]:
 
 def by_name(collection: Collection[Any]) -> dict[str, Mapping[str, Any]]:
     """Return the documents of a small *collection* whose ids are names."""
-    return {one["_id"]: one for one in collection.find({}) if isinstance(one["_id"], str)}
+    return {one["_id"]: one for one in collection.find({}) if is_text(one["_id"])}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from tidemill.documents import is_text
 from tidemill.model import LANES
 from tidemill.policies import SELECTIONS, Selection
 from tidemill.selection import DEFAULT_RETRY_SHARE, Lanes
@@ -49,7 +50,7 @@ def service_of(stored: Mapping[str, Any]) -> Service:
     queues, lanes, share = stored.get("queues"), stored.get("lanes"), stored.get("retry_share")
     is_share = isinstance(share, int | float) and not isinstance(share, bool)
     return Service(
-        queues=tuple(one for one in queues if isinstance(one, str)) if isinstance(queues, list) else (),
+        queues=tuple(one for one in queues if is_text(one)) if isinstance(queues, list) else (),
         lanes=tuple(one for one in LANES if one in lanes) if isinstance(lanes, list) else LANES,
         asked=_selection(stored.get("asked")),
         selection=_selection(stored.get("selection")) or "weighted",

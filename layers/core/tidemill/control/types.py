@@ -12,7 +12,7 @@ from pymongo.database import Database
 from tidemill import indexes
 from tidemill.control.directory import Directory
 from tidemill.control.reading import by_name, forgiving
-from tidemill.documents import TASK_TYPES, backoff_document
+from tidemill.documents import TASK_TYPES, backoff_document, is_text
 from tidemill.model import Task
 from tidemill.policies import Backoff, RetryPolicy
 from tidemill.registry import TaskType
@@ -45,7 +45,7 @@ def registered_names(db: Database[Any]) -> frozenset[str]:
     """Return the names that executors have registered, as they are now, without the retired ones."""
     with translated(TASK_TYPES):
         found = forgiving(db)[TASK_TYPES].find({"retired_at": None}, {"_id": 1}, hint=indexes.BY_ID)
-        return frozenset(one["_id"] for one in found if isinstance(one["_id"], str))
+        return frozenset(one["_id"] for one in found if is_text(one["_id"]))
 
 
 def policy_of(task: Task, directory: Directory, *, deployment: RetryPolicy) -> RetryPolicy:

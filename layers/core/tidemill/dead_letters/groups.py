@@ -15,7 +15,7 @@ from typing import Any, Final
 from tidemill import indexes
 from tidemill.dead_letters.brief import BRIEF, brief_letter
 from tidemill.dead_letters.values import Letter, date_in
-from tidemill.documents import DEAD_LETTERS, decode
+from tidemill.documents import DEAD_LETTERS, decode, is_text
 from tidemill.store import Tasks, translated
 
 HOURS: Final = 24
@@ -85,7 +85,7 @@ def fingerprints(dead: Tasks, *, of: int) -> frozenset[str]:
     with translated(DEAD_LETTERS):
         found = dead.find({}, {"fingerprint": 1}, hint=indexes.RECENT).sort(list(_NEWEST_FIRST.items()))
         told = [decode(raw).get("fingerprint") for raw in found.limit(of).batch_size(of + 1)]
-    return frozenset(one for one in told if isinstance(one, str))
+    return frozenset(one for one in told if is_text(one))
 
 
 def _of_all(dead: Tasks, limit: int, now: datetime) -> dict[str, Any] | None:
@@ -158,7 +158,7 @@ def _newest(group: Mapping[str, Any], place: int) -> list[dict[str, Any]]:
 def _group(one: Mapping[str, Any], sample: Letter | None) -> Group:
     hours_ago = Counter(one["hours_ago"])
     return Group(
-        fingerprint=one["_id"] if isinstance(one["_id"], str) else "",
+        fingerprint=one["_id"] if is_text(one["_id"]) else "",
         letters=one["open"],
         first_at=date_in(one["first"]),
         last_at=date_in(one["last"]),

@@ -9,7 +9,7 @@ from typing import Any, Final
 import bson
 from bson.raw_bson import RawBSONDocument
 
-from tidemill.documents import decode, read
+from tidemill.documents import decode, is_text, read
 from tidemill.model import Malformed, Task, TaskId
 
 MAX_REDRIVES: Final = 2**31 - 1
@@ -125,4 +125,4 @@ def id_bytes(value: Any) -> bytes:  # noqa: ANN401 - an id of any type
 
 def _text(document: dict[str, Any], name: str) -> str | None:
     value = document.get(name)
-    return value if isinstance(value, str) else None
+    return value if is_text(value) else None

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
+from tidemill.documents import is_text
 from tidemill.errors import TidemillError
 from tidemill.executor.places import CHEAP_LOOK_SEC, LOOK_AGAIN_SEC, LOOK_COST, Places
 from tidemill.executor.report import Report
@@ -156,7 +157,7 @@ class Claimer:
             self.was_thorough = False
             return self._known_queues
         try:
-            heads = [head for head in claims.heads(self._tasks) if type(head["queue"]) is str]
+            heads = [head for head in claims.heads(self._tasks) if is_text(head["queue"])]
             self._known_queues = [head["queue"] for head in heads]
             self._see(heads)
         except TidemillError as error:
@@ -315,7 +316,7 @@ class Claimer:
         """Note what this claim has seen to come first in its lane, so that no look steps over the same again."""
         for document in documents:
             key = key_of(document)
-            if key is not None and document["lane"] in LANES and type(document["queue"]) is str:
+            if key is not None and document["lane"] in LANES and is_text(document["queue"]):
                 self._heads[document["queue"], (document["lane"],)] = key
 
     def _claimed(self, queue: str, scan: Scan, limit: int, choices: Serving, *, now: datetime) -> claims.Claim | None:

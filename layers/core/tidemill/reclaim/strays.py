@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tidemill.adoption import missing_fields
+from tidemill.documents import decode
 from tidemill.model import Malformed, TaskId
 from tidemill.reclaim.keeper import BATCH, Keeper
 from tidemill.store import sweeps
@@ -34,7 +35,7 @@ class Strays:
         """Complete documents whose meaning is plain, and fail the others as they are."""
         now = self._keeper.clock.now()
         found = sweeps.strays(self._keeper.tasks, limit=BATCH, but=self._in_vain)
-        verdicts = [(raw["_id"], missing_fields(raw, now=now, adopt_as=self._keeper.adopt_as)) for raw in found]
+        verdicts = [(decode(raw)["_id"], missing_fields(raw, now=now, adopt_as=self._keeper.adopt_as)) for raw in found]
         hopeless = [verdict for _, verdict in verdicts if isinstance(verdict, Malformed)]
         adoptions = [(task_id, verdict) for task_id, verdict in verdicts if not isinstance(verdict, Malformed)]
         quarantined = sweeps.quarantine_all(self._keeper.tasks, hopeless, now=now)

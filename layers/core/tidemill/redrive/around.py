@@ -9,7 +9,7 @@ from bson.raw_bson import RawBSONDocument
 
 from tidemill.dead_letters import redriving
 from tidemill.dead_letters.redriving import Alive
-from tidemill.documents import opened
+from tidemill.documents import is_text, opened
 from tidemill.model import Task, TaskId
 from tidemill.redrive.seen import Seen
 from tidemill.redrive.values import Ground
@@ -36,7 +36,7 @@ class Around:
         """Learn what concerns these *letters*."""
         named = [one for one in letters if one.can_go_back()]
         cut_short = [(one.task, one.id.redrives) for one in named if one.is_begun]
-        keys = [key for key in (opened(one).get("idempotency_key") for one in bodies) if isinstance(key, str) and key]
+        keys = [key for key in (opened(one).get("idempotency_key") for one in bodies) if is_text(key) and key]
         self.alive.update(redriving.alive(on.tasks, [one.task for one in named]))
         self.holders.update(redriving.holders(on.tasks, keys))
         self.died.update(redriving.died_since(on.dead, cut_short))

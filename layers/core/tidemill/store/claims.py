@@ -19,7 +19,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import PyMongoError, WriteError
 
 from tidemill import indexes
-from tidemill.documents import MAX_ATTEMPTS, decode, read
+from tidemill.documents import MAX_ATTEMPTS, decode, is_text, read
 from tidemill.model import EARLIEST, Lease, Malformed, Task, TaskId
 from tidemill.selection import Lanes
 from tidemill.store.collections import Tasks, translated
@@ -181,7 +181,7 @@ def due_keys(tasks: Tasks, scan: Scan, *, limit: int, now: datetime, skip: int =
         )
         keys = list(found.sort(ORDER).skip(skip).limit(limit).batch_size(limit + 1))
     for key in keys:
-        if not isinstance(key["lane"], str):  # an array, which was found by one of its elements
+        if not is_text(key["lane"]):  # an array, which was found by one of its elements
             key["lane"] = next((lane for lane in scan.lanes if lane in key["lane"]), scan.lanes[0])
     return keys
 

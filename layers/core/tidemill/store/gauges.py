@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
 from tidemill import indexes
-from tidemill.documents import DEAD_LETTERS, decode, read
+from tidemill.documents import DEAD_LETTERS, decode, is_text, read
 from tidemill.model import EARLIEST, LANES, Lane, Malformed, Task
 from tidemill.selection import Lanes
 from tidemill.store.claims import queues
@@ -87,7 +87,7 @@ def oldest_due_anywhere(tasks: Tasks, *, now: datetime) -> datetime | None:
 
     Two commands for up to `QUEUES_AT_ONCE` queues.
     """
-    named = [queue for queue in queues(tasks) if isinstance(queue, str)]
+    named = [queue for queue in queues(tasks) if is_text(queue)]
     found = [_oldest_due(tasks, part, now=now) for part in _parts(named)]
     return min((at for at in found if at is not None), default=None)
 
@@ -142,7 +142,7 @@ def leased(tasks: Tasks, *, limit: int = MANY) -> Leased:
     with translated():
         found = [decode(raw) for raw in tasks.aggregate(stages, hint=indexes.LEASES)]
     return Leased(
-        by_queue={one["_id"]: one["n"] for one in found if isinstance(one["_id"], str)},
+        by_queue={one["_id"]: one["n"] for one in found if is_text(one["_id"])},
         is_all=sum(one["n"] for one in found) <= limit,
     )
 

@@ -49,7 +49,7 @@ def asked_to_stop(tasks: Tasks, owner: str) -> list[TaskId]:
     """Return the ids of what *owner* runs and somebody asked to stop."""
     where = {"status": "processing", "lease.owner": owner, "cancel_requested_at": {"$type": "date"}}
     with translated():
-        return [raw["_id"] for raw in tasks.find(where, {"_id": 1}, hint=indexes.OWNERS)]
+        return [decode(raw)["_id"] for raw in tasks.find(where, {"_id": 1}, hint=indexes.OWNERS)]
 
 
 def next_due(tasks: Tasks, *, now: datetime, until: datetime, limit: int) -> list[tuple[datetime, str, str]]:

@@ -12,6 +12,7 @@ from pymongo import UpdateMany, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from tidemill import indexes
+from tidemill.documents import decode
 from tidemill.errors import RefusedError
 from tidemill.model import Lease, Task, TaskId
 from tidemill.settlement import Settlement, statements, together
@@ -130,7 +131,8 @@ def extend(tasks: Tasks, held: Sequence[Task], *, until: datetime) -> list[Task]
         if moved == len(leases):
             return []
         where = {"_id": {"$in": [task.id for task, _ in leases]}, "lease.token": {"$in": _tokens(held)}}
-        kept = [(raw["_id"], raw["lease"]["token"]) for raw in tasks.find(where, {"lease.token": 1})]
+        found = [decode(raw) for raw in tasks.find(where, {"lease.token": 1})]
+    kept = [(one["_id"], one["lease"]["token"]) for one in found]
     return [task for task, lease in leases if (task.id, lease.token) not in kept]
 
 
@@ -177,8 +179,9 @@ def _write(
 
 def _settled_by(tasks: Tasks, settlements: Sequence[Settlement]) -> list[tuple[Any, Any]]:
     with translated():
-        found = tasks.find({"_id": {"$in": [one.task.id for one in settlements]}}, {"settled_by": 1})
-        return [(raw["_id"], raw.get("settled_by")) for raw in found]
+        where = {"_id": {"$in": [one.task.id for one in settlements]}}
+        found = [decode(raw) for raw in tasks.find(where, {"settled_by": 1})]
+    return [(one["_id"], one.get("settled_by")) for one in found]
 
 
 def _is_mine(settlement: Settlement, settled_by: list[tuple[Any, Any]]) -> bool:

@@ -11,7 +11,7 @@ from pymongo import UpdateOne
 
 from tidemill import indexes
 from tidemill.admission import EXPIRED
-from tidemill.documents import error_document
+from tidemill.documents import decode, error_document, is_text
 from tidemill.model import LANES, Malformed, Reason, TaskId
 from tidemill.store.claims import COUNTABLE, queues
 from tidemill.store.collections import Tasks, translated
@@ -31,11 +31,11 @@ SWEEP: Final = "sweep"
 
 # Not "array": the server looks for arrays in the documents, all of them, and finds their elements by type anyway.
 _NEITHER: Final = [
-    "double", "object", "binData", "objectId", "bool", "regex", "javascript", "int", "timestamp", "long", "decimal",
-    "minKey", "maxKey",
+    "double", "object", "binData", "objectId", "bool", "regex", "dbPointer", "javascript", "javascriptWithScope",
+    "int", "timestamp", "long", "decimal", "minKey", "maxKey",
 ]  # fmt: skip
 _NO_TEXT: Final = [*_NEITHER, "date"]
-_NO_DATE: Final = [*_NEITHER, "string"]
+_NO_DATE: Final = [*_NEITHER, "string", "symbol"]
 
 
 def strays(tasks: Tasks, *, limit: int, but: Sequence[TaskId] = ()) -> list[RawBSONDocument]:
@@ -48,7 +48,7 @@ def strays(tasks: Tasks, *, limit: int, but: Sequence[TaskId] = ()) -> list[RawB
         left = limit - len(found)
         if not left:
             break
-        others = {"_id": {"$nin": [*but, *(raw["_id"] for raw in found)]}}  # one that is found twice is one
+        others = {"_id": {"$nin": [*but, *(decode(raw)["_id"] for raw in found)]}}  # one that is found twice is one
         stages: list[dict[str, Any]] = [{"$match": {"status": "pending"} | where | others}, {"$limit": left}, LEAN]
         with translated():
             found += tasks.aggregate(stages, hint=indexes.CLAIM, batchSize=left + 1)
@@ -83,7 +83,7 @@ def expired(tasks: Tasks, *, now: datetime, limit: int, but: Sequence[TaskId] = 
     others = {"_id": {"$nin": list(but)}} if but else {}
     with translated():
         found = tasks.find(_past_expiry(now) | others, {"_id": 1}, hint=indexes.EXPIRY)
-        return [raw["_id"] for raw in found.limit(limit).batch_size(limit + 1)]
+        return [decode(raw)["_id"] for raw in found.limit(limit).batch_size(limit + 1)]
 
 
 def expire(tasks: Tasks, ids: Sequence[TaskId], *, now: datetime) -> Written:
@@ -112,7 +112,7 @@ def _failed(reason: Reason, message: str, *, now: datetime) -> dict[str, Any]:
 
 
 def _out_of_sight(found_queues: list[Any]) -> Iterator[dict[str, Any]]:
-    named = [one for one in found_queues if isinstance(one, str)]
+    named = [one for one in found_queues if is_text(one)]
     if len(named) < len(found_queues):  # by kind, since a value may be a pattern, or look like an operator
         lists = [one for one in found_queues if isinstance(one, list)]
         yield {"queue": {"$in": [None, *lists]}}
