@@ -219,3 +219,11 @@ def test_the_fingerprints_of_the_newest_letters_are_looked_up(dead: Tasks, now: 
     bury(dead, [letter(now - n * HOUR, fingerprint=name) for n, name in enumerate(["a", "b", "b", 7, "c"])])
 
     assert fingerprints(dead, of=4) == {"a", "b"}
+
+
+def test_a_letter_whose_text_is_no_utf8_can_be_the_sample(dead: Tasks, now: datetime) -> None:
+    whole = bson.encode(letter(now, archived_at="x")).replace(b"archived_at\0\2\0\0\0x", b"archived_at\0\2\0\0\0\xff")
+    bury(dead, [letter(now - HOUR)])
+    dead.insert_one(RawBSONDocument(whole))
+
+    assert found(dead, now)[FINGERPRINT].letters == 2

@@ -9,17 +9,20 @@ from typing import Any
 import bson
 import pytest
 from bson.raw_bson import RawBSONDocument
-from pymongo import UpdateOne
+from pymongo import MongoClient, UpdateOne
 from pymongo.errors import BulkWriteError
 
-from tests.builders import add, document
+from tests.builders import MINUTE, add, document
 from tests.faults import failing
+from tests.functions import wire
 from tidemill import UnavailableError
 from tidemill.dead_letters import moving, redriving
-from tidemill.store import Tasks, intake
+from tidemill.store import Tasks, intake, lookups, open_tasks
 from tidemill.store.writes import refused_in, write_each
+from tidemill.testing import Mongod
 
 UNCONFIRMED = {"code": 64, "errmsg": "waiting for replication timed out"}
+STEPPED_DOWN = {"code": 189, "errmsg": "primary stepped down", "errorLabels": ["RetryableWriteError"]}
 
 
 def _raw(fields: dict[str, Any]) -> RawBSONDocument:
@@ -66,6 +69,40 @@ def test_writes_that_no_majority_has_confirmed_are_not_taken_for_done(mine: Task
         do(mine, now)
 
     do(mine, now)  # and with nothing to fear it is no error
+
+
+CHANGES: dict[str, Callable[[Tasks, Any, datetime], object]] = {
+    "add_once": lambda tasks, _id, now: intake.add_once(tasks, document(now, idempotency_key="order-7")),
+    "cancel": lambda tasks, task_id, now: lookups.cancel(tasks, task_id, now=now),
+    "retry_now": lambda tasks, task_id, now: lookups.retry_now(tasks, task_id, now=now),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_that_meets_a_change_of_primary_is_repeated_and_at_last_unavailable(
+    mine: Tasks, now: datetime, change: str
+) -> None:
+    first, second = add(mine, [document(now, due_at=now + MINUTE, next_retry_at=now + MINUTE) for _ in range(2)])
+
+    with failing(mine, "findAndModify", times=1, writeConcernError=STEPPED_DOWN):
+        assert CHANGES[change](mine, first, now) is not None
+    with failing(mine, "findAndModify", times=9, writeConcernError=STEPPED_DOWN), pytest.raises(UnavailableError):
+        CHANGES[change](mine, second, now)
+
+
+def test_a_repeated_insert_that_finds_its_task_there_waits_for_a_majority_too(
+    mongod: Mongod, tasks: Tasks, now: datetime
+) -> None:
+    wanted = document(now)
+    with wire.proxy(mongod.uri) as road:
+        name = tasks.database.name
+        with MongoClient[dict[str, Any]](road.uri, appname=name, heartbeatFrequencyMS=500, retryWrites=False) as client:
+            mine = open_tasks(client[name])
+            with failing(mine, "insert", times=9, writeConcernError=UNCONFIRMED), pytest.raises(UnavailableError):
+                road.lose_reply_of("insert")
+                intake.add(mine, wanted)
+
+    assert tasks.count_documents({}) == 1
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def _update(settlement: Settlement, outcome: Outcome, *, now: datetime) -> dict[
     values: dict[str, Any] = {"updated_at": now, "settled_by": settlement.signature}
     values |= _values(outcome, now=now)
     if settlement.run is not None and (settlement.lost or not isinstance(outcome, Snoozed)):
-        values["attempt_log"] = _log(settlement.task, settlement.run)
+        values["attempt_log"] = _log(settlement.task, settlement.run, refunded=isinstance(outcome, Snoozed))
     if settlement.bare:
         values |= _stripped(values)
     update: dict[str, Any] = {"$set": values, "$unset": {"lease": ""}}
@@ -186,7 +186,7 @@ def _error(failure: Failure, now: datetime) -> dict[str, Any]:
     return {"error": error_document(message=failure.message, code=failure.code, at=now)}
 
 
-def _log(task: Task | Malformed, run: Run) -> list[dict[str, Any]]:
+def _log(task: Task | Malformed, run: Run, *, refunded: bool) -> list[dict[str, Any]]:
     """Return the execution log with *run* added: the first attempt and the newest are kept."""
     attempts = task.attempts if isinstance(task, Task) else 1
     line = Attempt(
@@ -194,7 +194,7 @@ def _log(task: Task | Malformed, run: Run) -> list[dict[str, Any]]:
         status=run.status,
         started_at=run.started_at,
         duration_ms=run.duration // timedelta(milliseconds=1),
-        note=run.note,
+        note=f"{run.note}; not counted" if refunded else run.note,
     )
     lines = [*task.attempt_log, line]
     return [attempt_document(kept) for kept in [*lines[:1], *lines[1:][-(LOG_LINES - 1) :]]]

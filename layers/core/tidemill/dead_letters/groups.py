@@ -147,7 +147,7 @@ def _samples(dead: Tasks, page: Sequence[Mapping[str, Any]]) -> dict[int, Letter
     united = [{"$unionWith": {"coll": dead.name, "pipeline": stages}} for stages in others]
     with translated(DEAD_LETTERS):
         found = list(dead.aggregate([*first, *united], hint=indexes.GROUPS, batchSize=len(page) + 1))
-    return {raw["place"]: brief_letter(raw) for raw in found}
+    return {decode(raw)["place"]: brief_letter(raw) for raw in found}
 
 
 def _newest(group: Mapping[str, Any], place: int) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Final, assert_never
 from tidemill.classify import COMMON, MAX_MESSAGE, Rules, bounded, is_retried, snoozed
 from tidemill.conclusions import Crashed, Lost, NotStarted, Overran, Raised, Returned, Snoozing
 from tidemill.errors import TaskTimeoutError
-from tidemill.model import Failed, Failure, Malformed, Outcome, Retried, Run, Snoozed, Succeeded
+from tidemill.model import Failed, Failure, Malformed, Outcome, Retried, Run, Succeeded
 from tidemill.policies import RetryPolicy
 from tidemill.pressure import CALM, Load
 from tidemill.retry import after_failure, after_loss
@@ -88,7 +88,7 @@ class _Attempt:
     def lost(self, description: str, *, duration: timedelta) -> Settlement:
         task, policy, load = self.running.task, self.terms.policy, self.terms.load
         outcome = after_loss(task, policy, now=self.now, draw=self.draw, load=load)
-        note = bounded(f"{description}; not counted" if isinstance(outcome, Snoozed) else description, MAX_NOTE)
+        note = bounded(description, MAX_NOTE)
         run = Run(started_at=self.running.started_at, duration=duration, status="lost", note=note)
         return Settlement(task=task, outcome=outcome, run=run, lost=True)
 

@@ -74,9 +74,8 @@ class LostTasks:
         outcome = self._outcome(task, now=now)
         if outcome is None:
             return None
-        note = "its worker vanished; not counted" if task.crashes == 0 else "its worker vanished"
         duration = max(now - task.updated_at, timedelta(0))
-        run = Run(started_at=task.updated_at, duration=duration, status="lost", note=note)
+        run = Run(started_at=task.updated_at, duration=duration, status="lost", note="its worker vanished")
         return Settlement(task=task, outcome=outcome, run=run, lost=True)
 
     def _outcome(self, task: Task, *, now: datetime) -> Outcome | None:

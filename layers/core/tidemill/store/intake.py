@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from bson.raw_bson import RawBSONDocument
-from pymongo import ReturnDocument
 from pymongo.client_session import ClientSession
-from pymongo.errors import BulkWriteError, ConnectionFailure, DuplicateKeyError
+from pymongo.errors import BulkWriteError, ConnectionFailure
 
 from tidemill import indexes
 from tidemill.documents import decode
 from tidemill.errors import UnavailableError
+from tidemill.store.changes import changed
 from tidemill.store.collections import Tasks, translated, untranslated
 from tidemill.store.writes import refused_in
 
@@ -35,8 +34,7 @@ def add(tasks: Tasks, document: dict[str, Any], *, session: ClientSession | None
         try:
             tasks.insert_one(document)
         except ConnectionFailure:
-            with suppress(DuplicateKeyError):  # it took effect, and the reply was lost
-                tasks.insert_one(document)
+            add_missing(tasks, [document])  # which is no error where it took effect, once a majority has it
 
 
 def add_once(tasks: Tasks, document: dict[str, Any], *, session: ClientSession | None = None) -> RawBSONDocument:
@@ -127,11 +125,11 @@ def _insert(tasks: Tasks, documents: Sequence[Mapping[str, Any]]) -> None:
 
 def _upsert(tasks: Tasks, document: dict[str, Any], session: ClientSession | None) -> RawBSONDocument:
     key = document["idempotency_key"]
-    stored: RawBSONDocument | None = tasks.find_one_and_update(
+    stored = changed(
+        tasks,
         {"idempotency_key": key},
         {"$setOnInsert": {name: value for name, value in document.items() if name != "idempotency_key"}},
         upsert=True,
-        return_document=ReturnDocument.AFTER,
         hint=indexes.KEY,
         session=session,
     )

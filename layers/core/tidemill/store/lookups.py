@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pymongo import ReturnDocument
-
 from tidemill import indexes
 from tidemill.documents import decode, read, schedule
 from tidemill.model import Malformed, Task, TaskId
+from tidemill.store.changes import changed
 from tidemill.store.collections import Tasks, translated
 
 
@@ -29,7 +28,7 @@ def cancel(tasks: Tasks, task_id: TaskId, *, now: datetime, force: bool = False)
     where: dict[str, Any] = {"_id": {"$eq": task_id}, "status": {"$in": ["pending", "processing"]}}
     stops = True if force else {"$eq": ["$status", "pending"]}
     with translated():
-        raw = tasks.find_one_and_update(where, [_stopped(stops, now=now)], return_document=ReturnDocument.AFTER)
+        raw = changed(tasks, where, [_stopped(stops, now=now)])
     return None if raw is None else read(raw)
 
 
@@ -41,7 +40,7 @@ def retry_now(tasks: Tasks, task_id: TaskId, *, now: datetime) -> Task | Malform
     where = {"_id": {"$eq": task_id}, "status": "pending", "due_at": {"$gt": now}}
     change = {"$set": {**schedule(None, now=now), "updated_at": now}}
     with translated():
-        raw = tasks.find_one_and_update(where, change, return_document=ReturnDocument.AFTER)
+        raw = changed(tasks, where, change)
     return None if raw is None else read(raw)
 
 
