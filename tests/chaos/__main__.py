@@ -6,7 +6,6 @@ The exit status is 0 only if every promise held, 1 if one did not, or a section 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import random
 import signal
@@ -21,8 +20,8 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias
 from pymongo import MongoClient
 from rich.console import Console
 
-from tests.alone import found_alone
 from tests.chaos import summary
+from tests.chaos.alone import survived
 from tests.machine import ROOT, machine
 from tidemill import TidemillError
 from tidemill.testing import Mongod
@@ -33,12 +32,6 @@ BUILD: Final = ROOT / "build"
 FOUND: Final = "chaos.json"
 WIDTH: Final = 140
 """Columns, at least."""
-
-LATE: Final = 1.25
-"""A section that takes so much longer than it was given,"""
-
-GRACE_SEC: Final = 45.0
-"""and this, has got stuck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +95,7 @@ def _sections(names: Sequence[str], scale: Scale, seed: int) -> Iterator[dict[st
     for number, name in enumerate(names, 1):
         seconds = getattr(SECTIONS[name], scale) if name in SECTIONS else 1.0
         _said(f"attacking by {name}, {number} of {len(names)}, for {seconds:.0f} s, seed {seed}")
-        yield found_alone(name, survived_alone, name, seconds, seed, within_sec=seconds * LATE + GRACE_SEC)
-
-
-def survived_alone(uri: str, name: str, seconds: float, seed: int) -> dict[str, Any]:
-    """Return what the section *name* found, as JSON."""
-    found: dict[str, Any] = (
-        importlib.import_module(f"{__package__}.{name}").survive(uri, seconds=seconds, seed=seed).as_json()
-    )
-    return found
+        yield survived(name, seconds=seconds, seed=seed)
 
 
 def _server_version() -> str:

@@ -80,9 +80,9 @@ def _details(found: Mapping[str, Any]) -> Iterator[str]:
         if "failed" in one:
             yield f"{name}: FAILED: {one['failed']}"
             continue
-        if one["faults"]:
+        if any(one["faults"].values()):
             yield f"{name}: {_counted(one['faults'])}"
-        if one["repeated"]:
+        if any(one["repeated"].values()):
             yield f"{name}: ran again: {_counted(one['repeated'])}"
         yield from (f"{name}: {note}" for note in one["notes"])
 
@@ -93,7 +93,7 @@ def _broken(found: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def _counted(numbers: Mapping[str, int]) -> str:
-    return ", ".join(f"{number:,} {what}" for what, number in Counter(numbers).most_common())
+    return ", ".join(f"{number:,} {what}" for what, number in Counter(numbers).most_common() if number)
 
 
 def _line(cells: Iterable[str]) -> str:
