@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from tests.builders import MINUTE, add, claim, claim_one, document, lease, stored, whole
+from tests.builders import MINUTE, add, all_of, claim, claim_one, document, lease, stored, whole
 from tests.commands import Commands
+from tests.conftest import T0
 from tests.faults import failing
 from tidemill import UnavailableError
 from tidemill.model import Cancelled, Failed, Failure, Outcome, Retried, Run, Snoozed, Succeeded, Task
@@ -100,6 +101,23 @@ def test_a_late_outcome_is_refused_and_reported(tasks: Tasks, held: Task, now: d
     assert stored(tasks, held.id)["result"] == "current"
 
 
+@pytest.mark.parametrize("status", ["pending", "failed", "cancelled", "done"])
+@pytest.mark.parametrize("count", [1, 5])
+def test_what_a_person_has_ended_or_set_back_meanwhile_is_no_longer_its_workers(
+    tasks: Tasks, now: datetime, status: str, count: int
+) -> None:
+    add(tasks, [document(now) for _ in range(count)])
+    held = whole(claim(tasks, now).tasks)
+    tasks.update_many({}, {"$set": {"status": status}})
+
+    verdicts = [settles.settle(tasks, [ended(one, outcome, now) for one in held], now=now) for outcome in OUTCOMES]
+
+    assert [len(one.lost) for one in verdicts] == [count] * len(OUTCOMES)
+    assert settles.release(tasks, held, now=now) == 0
+    assert settles.extend(tasks, held, until=now + MINUTE) == held
+    assert {(one["status"], one["attempts"]) for one in all_of(tasks)} == {(status, 1)}
+
+
 def test_a_settle_that_already_took_effect_is_not_called_lost(tasks: Tasks, held: Task, now: datetime) -> None:
     outcome = Retried(failure=BROKEN, next_retry_at=now + MINUTE)
 
@@ -127,7 +145,7 @@ def test_in_a_batch_each_settlement_is_judged_for_itself(tasks: Tasks, now: date
     assert tasks.count_documents({"_id": third.id}) == 0
 
 
-def test_what_an_operator_changed_meanwhile_is_kept(tasks: Tasks, held: Task, now: datetime) -> None:
+def test_what_an_operator_changed_meanwhile_is_kept(tasks: Tasks, held: Task, now: datetime) -> None:  # F09
     tasks.update_one({"_id": held.id}, {"$set": {"priority": 9, "max_retries": 10}})
 
     settles.settle(tasks, [ended(held, Retried(failure=BROKEN, next_retry_at=now + MINUTE), now)], now=now)
@@ -162,6 +180,20 @@ def test_what_never_started_is_refunded_and_not_logged(tasks: Tasks, held: Task,
     settles.settle(tasks, [Settlement(task=held, outcome=expired)], now=now)
 
     assert (stored(tasks, held.id)["attempts"], stored(tasks, held.id)["attempt_log"]) == (0, [])
+
+
+@pytest.mark.parametrize("attempts", [0, "three", None])
+@pytest.mark.parametrize("outcome", [Snoozed(until=T0 + MINUTE), Failed(failure=LOST, reason="expired")])
+def test_a_refund_takes_nothing_off_where_a_person_has_left_nothing(
+    tasks: Tasks, held: Task, now: datetime, outcome: Outcome, attempts: object
+) -> None:
+    tasks.update_one({"_id": held.id}, {"$set": {"attempts": attempts}})
+
+    verdict = settles.settle(tasks, [Settlement(task=held, outcome=outcome)], now=now)
+
+    assert ([one.task.id for one in verdict.settled], verdict.stuck) == ([held.id], ())
+    assert stored(tasks, held.id)["attempts"] == attempts
+    assert "lease" not in stored(tasks, held.id)
 
 
 @pytest.mark.parametrize(
@@ -221,6 +253,21 @@ def test_release_gives_the_attempt_back(tasks: Tasks, now: datetime) -> None:
     found = stored(tasks, held[1].id)
     assert (found["status"], found["attempts"], found["lane"], found["due_at"]) == ("pending", 2, "retry", now)
     assert settles.release(tasks, held, now=now) == 0
+
+
+@pytest.mark.parametrize("attempts", [0, "three", None])
+def test_a_release_gives_all_back_where_a_person_has_left_nothing_to_take_off(
+    tasks: Tasks, now: datetime, attempts: object
+) -> None:
+    add(tasks, [document(now) for _ in range(3)])
+    held = whole(claim(tasks, now).tasks)
+    tasks.update_one({"_id": held[1].id}, {"$set": {"attempts": attempts}})
+
+    assert settles.release(tasks, held, now=now) == 3
+
+    found = [stored(tasks, one.id) for one in held]
+    assert [one["attempts"] for one in found] == [0, attempts, 0]
+    assert {one["status"] for one in found} == {"pending"}
 
 
 def test_release_tells_an_earlier_claim_of_a_task_from_the_one_that_holds_now(tasks: Tasks, now: datetime) -> None:
@@ -296,7 +343,7 @@ def test_an_extension_that_fails_before_or_after_its_effect_is_repeatable(mine: 
     assert {stored(mine, one.id)["lease"]["expires_at"] for one in held} == {now + 7 * MINUTE}
 
 
-def test_a_late_extension_does_not_touch_the_next_claim(tasks: Tasks, held: Task, now: datetime) -> None:
+def test_a_late_extension_does_not_touch_the_next_claim(tasks: Tasks, held: Task, now: datetime) -> None:  # F03
     settles.settle(tasks, [_lost(held, now)], now=now + 2 * MINUTE)
     current = _claim_again(tasks, held, now + 2 * MINUTE)
 
@@ -304,7 +351,7 @@ def test_a_late_extension_does_not_touch_the_next_claim(tasks: Tasks, held: Task
     assert lookups.get(tasks, held.id) == current
 
 
-def test_an_expired_lease_that_nobody_took_may_be_extended(tasks: Tasks, held: Task, now: datetime) -> None:
+def test_an_expired_lease_that_nobody_took_may_be_extended(tasks: Tasks, held: Task, now: datetime) -> None:  # F03
     assert settles.extend(tasks, [held], until=now + 9 * MINUTE) == []
     assert _reclaim(tasks, held, before=now + 5 * MINUTE, now=now) == 0
 
@@ -324,7 +371,7 @@ def test_a_lease_is_only_taken_back_once_it_has_run_out(tasks: Tasks, held: Task
 )
 def test_a_settle_that_fails_before_or_after_its_effect_is_repeatable(
     tasks: Tasks, mine: Tasks, now: datetime, command: str, how: dict[str, Any]
-) -> None:
+) -> None:  # F10
     add(tasks, [document(now) for _ in range(3)])
     settlements = [ended(task, Succeeded(result=1), now) for task in whole(claim(tasks, now).tasks)]
 

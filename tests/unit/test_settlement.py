@@ -71,12 +71,23 @@ def test_nothing_is_written_but_what_the_outcome_is_about(outcome: Outcome, cras
 
 @pytest.mark.parametrize("outcome", NOT_FINAL, ids=lambda one: type(one).__name__)
 def test_a_cancellation_asked_for_meanwhile_wins_over_all_but_success(outcome: Outcome) -> None:
-    (plain, _), (asked, cancelled) = statements(settled(outcome), now=NOW)
+    (plain, _), *_, (asked, cancelled) = statements(settled(outcome), now=NOW)
 
     assert plain["cancel_requested_at"] is None
     assert asked["cancel_requested_at"] == {"$ne": None}
     assert cancelled["$set"]["status"] == "cancelled"
     assert cancelled["$rename"] == {"idempotency_key": "released_key"}
+
+
+def test_the_log_says_that_a_lost_attempt_is_not_counted_where_it_is_refunded_and_nowhere_else() -> None:
+    task = a_claimed_task(attempts=1)
+    lost = settled(Snoozed(until=LATER), task, lost=True)
+    (_, refunded), *_, (_, cancelled) = statements(lost, now=NOW)
+    (_, stopped), *_ = statements(replace(lost, outcome=Cancelled()), now=NOW)
+
+    written = (refunded, cancelled, stopped)
+    told = [(one["$set"]["attempt_log"][-1]["note"], one.get("$inc", {}).get("attempts", 0)) for one in written]
+    assert told == [("why; not counted", -1), ("why", 0), ("why", 0)]
 
 
 def test_success_is_done_even_where_a_cancellation_was_asked_for() -> None:

@@ -48,7 +48,7 @@ def test_a_later_loss_is_a_failure_by_the_tasks_policy(bench: Bench, now: dateti
     assert (found["status"], found["reason"], found["error"]["code"]) == ("failed", "worker_lost", "lease_expired")
 
 
-def test_attempts_are_counted_once(bench: Bench, now: datetime) -> None:
+def test_attempts_are_counted_once(bench: Bench, now: datetime) -> None:  # F17
     def broken(_payload: dict[str, Any], _ctx: Any) -> None:
         raise ValueError
 
@@ -113,7 +113,7 @@ def test_two_reclaims_at_once_bump_each_task_once(bench: Bench, now: datetime) -
     assert {(stored(bench.tasks, one)["crashes"], stored(bench.tasks, one)["attempts"]) for one in ids} == {(1, 0)}
 
 
-def test_a_thousand_lost_tasks_do_not_come_back_in_one_instant(bench: Bench, now: datetime) -> None:
+def test_a_thousand_lost_tasks_do_not_come_back_in_one_instant(bench: Bench, now: datetime) -> None:  # F21
     add(bench.tasks, [document(now) for _ in range(1000)])
     claim(bench.tasks, now, limit=1000)
     bench.clock.move(2 * MINUTE)
@@ -133,6 +133,17 @@ def test_a_processing_task_that_nobody_leased_comes_back(bench: Bench, now: date
 
     assert report["reclaimed"] == 3
     assert {stored(bench.tasks, one)["status"] for one in ids} == {"pending"}
+
+
+def test_a_task_that_a_person_called_processing_before_any_claim_is_run(bench: Bench, now: datetime) -> None:
+    [task_id] = add(bench.tasks, [document(now, status="processing")])
+
+    bench.reclaim()
+    bench.clock.move(5 * SECOND)
+    bench.execute()
+
+    found = stored(bench.tasks, task_id)
+    assert (found["status"], found["attempts"]) == ("done", 1)
 
 
 def test_a_lost_task_that_was_to_be_cancelled_is_cancelled(bench: Bench, now: datetime) -> None:

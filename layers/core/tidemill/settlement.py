@@ -75,16 +75,16 @@ def statements(settlement: Settlement, *, now: datetime, expired_before: datetim
     """Return the filter and update of each statement; exactly one of them matches while the lease is held.
 
     A cancellation asked for in the meantime wins over every outcome but success, and only the server knows of
-    it, hence the second statement. With *expired_before* the lease must also have run out by then.
+    it, hence a second statement. With *expired_before* the lease must also have run out by then.
     """
     guard = _guard(settlement.task, expired_before=expired_before)
-    update = _update(settlement, settlement.outcome, now=now)
-    if isinstance(settlement.outcome, Succeeded | Cancelled):
-        return [(guard, update)]
-    return [
-        (guard | {"cancel_requested_at": None}, update),
-        (guard | {"cancel_requested_at": {"$ne": None}}, _update(settlement, Cancelled(), now=now)),
-    ]
+    ways: list[tuple[dict[str, Any], Outcome]] = [(guard, settlement.outcome)]
+    if not isinstance(settlement.outcome, Succeeded | Cancelled):
+        ways = [
+            (guard | {"cancel_requested_at": None}, settlement.outcome),
+            (guard | {"cancel_requested_at": {"$ne": None}}, Cancelled()),
+        ]
+    return [one for where, outcome in ways for one in _counting(settlement, outcome, where, now=now)]
 
 
 def together(settlements: Sequence[Settlement], *, now: datetime) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -103,14 +103,28 @@ def together(settlements: Sequence[Settlement], *, now: datetime) -> tuple[dict[
         if any(values[name] is not None for values in each)
     }
     alike = {name: {"$literal": value} for name, value in each[0].items()}
-    return {"_id": {"$in": ids}, "lease.token": token}, [{"$set": alike | differing}, {"$unset": "lease"}]
+    return {"_id": {"$in": ids}, "status": "processing", "lease.token": token}, [
+        {"$set": alike | differing},
+        {"$unset": "lease"},
+    ]
 
 
 def _guard(task: Task | Malformed, *, expired_before: datetime | None) -> dict[str, Any]:
     if task.lease is None:  # written by hand: nobody can prove a claim on it
         return {"_id": task.id, "status": "processing", "lease.expires_at": {"$not": {"$type": "date"}}}
-    guard: dict[str, Any] = {"_id": task.id, "lease.token": task.lease.token}
+    guard: dict[str, Any] = {"_id": task.id, "status": "processing", "lease.token": task.lease.token}
     return guard if expired_before is None else guard | {"lease.expires_at": {"$lt": expired_before}}
+
+
+def _counting(settlement: Settlement, outcome: Outcome, where: dict[str, Any], *, now: datetime) -> list[Statement]:
+    """Return the statement, or two where the attempt is refunded: a person may have left nothing to take one off."""
+    update = _update(settlement, outcome, now=now)
+    if not _is_refunded(settlement, outcome):
+        return [(where, update)]
+    return [
+        (where | {"attempts": {"$gt": 0}}, update | {"$inc": {"attempts": -1}}),
+        (where | {"attempts": {"$not": {"$gt": 0}}}, update),
+    ]
 
 
 def _update(settlement: Settlement, outcome: Outcome, *, now: datetime) -> dict[str, Any]:
@@ -121,9 +135,6 @@ def _update(settlement: Settlement, outcome: Outcome, *, now: datetime) -> dict[
     if settlement.bare:
         values |= _stripped(values)
     update: dict[str, Any] = {"$set": values, "$unset": {"lease": ""}}
-    counts = _counts(settlement, outcome)
-    if counts:
-        update["$inc"] = counts
     if settlement.is_crash and isinstance(settlement.task, Task):
         values["crashes"] = settlement.task.crashes + 1  # not $inc: what a person wrote there may be no number
     if not settlement.is_crash and settlement.run is not None and _given_by_function(outcome):
@@ -158,11 +169,10 @@ def _stripped(values: dict[str, Any]) -> dict[str, Any]:
     return less
 
 
-def _counts(settlement: Settlement, outcome: Outcome) -> dict[str, int]:
-    if isinstance(settlement.task, Malformed):
-        return {}  # its counters may be no numbers
-    refunded = settlement.run is None or isinstance(outcome, Snoozed)
-    return {"attempts": -1} if refunded and not isinstance(outcome, Succeeded) else {}
+def _is_refunded(settlement: Settlement, outcome: Outcome) -> bool:
+    if isinstance(settlement.task, Malformed) or isinstance(outcome, Succeeded):
+        return False  # the counters of the former may be no numbers
+    return settlement.run is None or isinstance(outcome, Snoozed)
 
 
 def _given_by_function(outcome: Outcome) -> bool:

@@ -14,7 +14,7 @@ from pymongo.errors import BulkWriteError
 from tidemill import indexes
 from tidemill.documents import decode
 from tidemill.errors import RefusedError
-from tidemill.model import Lease, Task, TaskId
+from tidemill.model import Task, TaskId
 from tidemill.settlement import Settlement, statements, together
 from tidemill.store.collections import Tasks, translated
 from tidemill.store.writes import refused_in
@@ -94,7 +94,7 @@ def release(tasks: Tasks, held: Sequence[Task], *, now: datetime) -> int:
             by_token[task.lease.token].append(task.id)
     if not by_token:
         return 0
-    claims = [{"_id": {"$in": ids}, "lease.token": token} for token, ids in by_token.items()]
+    claims = [_held(ids, [token]) for token, ids in by_token.items()]
     with translated():
         return tasks.update_many({"$or": claims}, _released(now)).matched_count
 
@@ -125,12 +125,15 @@ def extend(tasks: Tasks, held: Sequence[Task], *, until: datetime) -> list[Task]
         return []
     with translated():
         moved = tasks.bulk_write(
-            [UpdateOne(_guard(task.id, lease), {"$set": {"lease.expires_at": until}}) for task, lease in leases],
+            [
+                UpdateOne(_held([task.id], [lease.token]), {"$set": {"lease.expires_at": until}}, hint=indexes.BY_ID)
+                for task, lease in leases
+            ],
             ordered=False,
         ).matched_count
         if moved == len(leases):
             return []
-        where = {"_id": {"$in": [task.id for task, _ in leases]}, "lease.token": {"$in": _tokens(held)}}
+        where = _held([task.id for task, _ in leases], _tokens(held))
         found = [decode(raw) for raw in tasks.find(where, {"lease.token": 1})]
     kept = [(one["_id"], one["lease"]["token"]) for one in found]
     return [task for task, lease in leases if (task.id, lease.token) not in kept]
@@ -151,7 +154,7 @@ def _gathered(
             if len(some) < LEAST_TOGETHER:
                 others += some
             else:
-                writes.append((UpdateMany(*together(some, now=now)), some))
+                writes.append((UpdateMany(*together(some, now=now), hint=indexes.BY_ID), some))
     return writes + _one_by_one(others, now=now, expired_before=expired_before)
 
 
@@ -159,7 +162,7 @@ def _one_by_one(
     settlements: Sequence[Settlement], *, now: datetime, expired_before: datetime | None
 ) -> list[tuple[UpdateOne | UpdateMany, Sequence[Settlement]]]:
     return [
-        (UpdateOne(where, update), [one])
+        (UpdateOne(where, update, hint=indexes.BY_ID), [one])
         for one in settlements
         for where, update in statements(one, now=now, expired_before=expired_before)
     ]
@@ -188,17 +191,17 @@ def _is_mine(settlement: Settlement, settled_by: list[tuple[Any, Any]]) -> bool:
     return settlement.signature is not None and (settlement.task.id, settlement.signature) in settled_by
 
 
-def _released(now: datetime) -> dict[str, Any]:
-    return {
-        "$set": {"status": "pending", "updated_at": now},
-        "$unset": {"lease": ""},
-        "$inc": {"attempts": -1},
-    }
+def _released(now: datetime) -> list[dict[str, Any]]:
+    # What a person has set to nothing, or to no number, is left so: one error would end the release of all.
+    is_counted = {"$and": [{"$isNumber": "$attempts"}, {"$gt": ["$attempts", 0]}]}
+    attempts = {"$cond": [is_counted, {"$subtract": ["$attempts", 1]}, "$attempts"]}
+    return [{"$set": {"status": "pending", "updated_at": now, "attempts": attempts}}, {"$unset": "lease"}]
 
 
 def _tokens(held: Sequence[Task]) -> list[str]:
     return sorted({task.lease.token for task in held if task.lease is not None})
 
 
-def _guard(task_id: TaskId, lease: Lease) -> dict[str, Any]:
-    return {"_id": task_id, "lease.token": lease.token}
+def _held(ids: Sequence[TaskId], tokens: Sequence[str]) -> dict[str, Any]:
+    # The status, too: what a person has ended or set back meanwhile may still bear the lease.
+    return {"_id": {"$in": list(ids)}, "status": "processing", "lease.token": {"$in": list(tokens)}}
