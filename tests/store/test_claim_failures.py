@@ -7,12 +7,15 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from pymongo import MongoClient
 
 from tests.builders import add, claim, document, lease, stored, whole
 from tests.faults import failing
+from tests.functions.conftest import Watch
 from tidemill import UnavailableError
-from tidemill.store import Tasks, claims, settles
+from tidemill.store import Tasks, claims, open_tasks, settles
 from tidemill.store.scans import Scan
+from tidemill.testing import Mongod
 
 NOT_WRITABLE_PRIMARY = 10107
 INTERRUPTED = 11601
@@ -50,6 +53,21 @@ def test_a_stamp_whose_confirmation_fails_after_its_effect_is_a_claim(tasks: Tas
 
     assert taken.error is not None
     assert [task.attempts for task in whole(taken.tasks)] == [1] * 5
+
+
+def test_what_is_read_back_after_a_failure_is_what_no_change_of_primary_takes_back(
+    mongod: Mongod, tasks: Tasks, now: datetime
+) -> None:
+    add(tasks, [document(now)])
+    watch, name = Watch(), tasks.database.name
+    with MongoClient[dict[str, Any]](mongod.uri, appname=name, tz_aware=True, event_listeners=[watch]) as client:
+        mine = open_tasks(client[name])
+        with failing(mine, "update", writeConcernError={"code": 64, "errmsg": "waiting for replication timed out"}):
+            claim(mine, now)
+
+    [read_back] = [sent for command, sent in watch.sent if command == "find"][-1:]
+    assert read_back["readConcern"]["level"] == "majority"
+    assert "afterClusterTime" in read_back["readConcern"]  # of all that the primary had by then
 
 
 def test_a_stamp_that_fails_half_way_claims_its_first_half(tasks: Tasks, mine: Tasks, now: datetime) -> None:

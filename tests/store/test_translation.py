@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
-from pymongo.errors import OperationFailure
+from pymongo.errors import ConfigurationError, OperationFailure
 
 from tests.builders import document
 from tests.faults import failing
-from tidemill import TidemillError, UnavailableError
+from tidemill import Queue, TidemillError, UnavailableError
 from tidemill.errors import CredentialsError, RefusedError
 from tidemill.store import Tasks, intake, lookups, open_tasks, translated
 
@@ -67,6 +67,23 @@ def test_who_is_known_but_has_no_right_is_no_stranger(code: int, words: str) -> 
 def test_what_passes_is_unavailable(mine: Tasks, code: int) -> None:
     with failing(mine, "find", times=3, errorCode=code), pytest.raises(UnavailableError):
         lookups.get(mine, 1)
+
+
+def test_a_member_that_was_starting_when_it_was_connected_to_is_unavailable(mine: Tasks) -> None:
+    requests = [{"name": "noop", "payload": {}}]
+    queue = Queue(mine.database)
+    queue.enqueue_many(requests)
+    for server in mine.database.client._topology._servers.values():
+        for connection in server.pool.conns:
+            connection.supports_sessions = False  # so it says of itself until it is primary or secondary
+
+    with pytest.raises(UnavailableError, match="starting"):
+        queue.enqueue_many(requests)
+
+
+def test_what_is_configured_wrongly_is_not_taken_for_that() -> None:
+    with pytest.raises(ConfigurationError), translated():
+        raise ConfigurationError("Server at 10.0.0.7 reports wire version 2")
 
 
 def test_a_server_that_is_not_there_is_unavailable_and_its_address_is_not_told() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from pymongo.client_session import ClientSession
 
@@ -10,6 +11,7 @@ from tidemill.enqueueing.values import Accepted
 from tidemill.errors import InvalidRequestError
 from tidemill.requests import NewTask
 from tidemill.store import Tasks, intake, translated
+from tidemill.store.confirming import confirmed
 
 
 def unless_known(
@@ -41,8 +43,15 @@ def _known(tasks: Tasks, requests: Sequence[NewTask], *, session: ClientSession 
     if len(keys) < len(requests):
         return None
     with translated():
-        held = intake.held(tasks, set(keys), session=session)
+        held = _held(tasks, set(keys), session=session)
     holders = [held.get(key) for key in keys]
     if any(one is None or one.get("request_hash") != own.hash() for one, own in zip(holders, requests, strict=True)):
         return None
     return [Accepted(id=one["_id"], status=str(one.get("status")), is_new=False) for one in holders if one is not None]
+
+
+def _held(tasks: Tasks, keys: Collection[str], *, session: ClientSession | None) -> dict[str, dict[str, Any]]:
+    if session is not None:
+        return intake.held(tasks, keys, session=session)
+    with confirmed(tasks) as (lasting, own):
+        return intake.held(lasting, keys, session=own)

@@ -16,6 +16,7 @@ from tidemill.documents import OCCURRENCES
 from tidemill.enqueueing.values import Accepted, new_document, refuse_expired
 from tidemill.requests import NewTask, Occurrence
 from tidemill.store import Tasks, intake, majority, translated
+from tidemill.store.confirming import confirmed
 from tidemill.store.transactions import has_transactions, in_transaction
 
 _HASHED: Final = 6
@@ -57,7 +58,10 @@ def known_occurrence(tasks: Tasks, occurrence: Occurrence, *, count: int) -> lis
     """
     with translated(OCCURRENCES):
         found = _marks(tasks).find_one({"_id": _id(occurrence)}, {"_id": 1})
-    return None if found is None else _known(_task_ids(occurrence, count))
+    if found is None:
+        return None
+    _wait_for_majority(tasks)
+    return _known(_task_ids(occurrence, count))
 
 
 def _known(ids: Sequence[ObjectId]) -> list[Accepted]:
@@ -84,7 +88,14 @@ def _stored(tasks: Tasks, mark: dict[str, Any], documents: Sequence[dict[str, An
     try:
         return in_transaction(tasks.database, together)
     except _KnownError:
+        _wait_for_majority(tasks)
         return False
+
+
+def _wait_for_majority(tasks: Tasks) -> None:
+    """Return once a majority has what was found: till then the next change of primary may take it back."""
+    with translated(OCCURRENCES), confirmed(_marks(tasks)) as (marks, session):
+        marks.find_one({}, {"_id": 1}, session=session)
 
 
 def _is_there(error: DuplicateKeyError | BulkWriteError) -> bool:

@@ -23,6 +23,7 @@ from tidemill.documents import MAX_ATTEMPTS, decode, is_text, read
 from tidemill.model import EARLIEST, Lease, Malformed, Task, TaskId
 from tidemill.selection import Lanes
 from tidemill.store.collections import Tasks, translated
+from tidemill.store.confirming import confirmed
 from tidemill.store.scans import ORDER, Scan, advanced, any_of, due_filter, leap, spread
 
 COUNTABLE: Final[dict[str, Any]] = {"$gte": 0, "$lt": MAX_ATTEMPTS, "$not": {"$type": "array"}}
@@ -224,15 +225,20 @@ def take(
         error = interrupted
     with_token: dict[str, Any] = {"lease.token": lease.token}
     either = {"$or": [with_token, {"status": "pending"}]}
+    where = {"_id": {"$in": ids}, **(with_token if stamped == len(ids) else either)}
     try:
-        found = list(
-            tasks.find(
-                {"_id": {"$in": ids}, **(with_token if stamped == len(ids) else either)}, batch_size=len(ids) + 1
-            )
-        )
+        found = _found(tasks, where, size=len(ids) + 1, is_confirmed=error is None)
     except PyMongoError as blind:
         return Claim(scan=_NOWHERE, scanned=len(ids), error=error or blind, unresolved=True)
     return _sorted_out(found, lease=lease, tried=len(ids), error=error)
+
+
+def _found(tasks: Tasks, where: dict[str, Any], *, size: int, is_confirmed: bool) -> list[RawBSONDocument]:
+    """Return what is there; unless the stamp *is_confirmed*, only what no change of primary takes back."""
+    if is_confirmed:
+        return list(tasks.find(where, batch_size=size))
+    with confirmed(tasks) as (lasting, session):
+        return list(lasting.find(where, batch_size=size, session=session))
 
 
 _NOWHERE: Final = Scan(queue="", lanes=())

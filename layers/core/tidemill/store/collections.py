@@ -12,6 +12,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import (
     BulkWriteError,
+    ConfigurationError,
     ConnectionFailure,
     ExecutionTimeout,
     OperationFailure,
@@ -95,6 +96,8 @@ def translated(collection: str = TASKS) -> Iterator[None]:
     except PyMongoError as error:
         if error.timeout:
             raise UnavailableError(f"MongoDB did not answer in time ({type(error).__name__})") from None
+        if _is_about_starting(error):
+            raise UnavailableError("MongoDB is starting, and takes no sessions yet") from None
         raise
 
 
@@ -120,6 +123,11 @@ def _is_about_credentials(error: ServerSelectionTimeoutError | OperationFailure)
         return "AuthenticationFailed" in str(error) or "bad auth" in str(error)
     words = {_AUTHENTICATION_FAILED: "", _UNAUTHORIZED: "requires authentication", _ATLAS: "bad auth"}
     return error.code in words and words[error.code] in str(error)
+
+
+def _is_about_starting(error: PyMongoError) -> bool:
+    """Tell whether a connection was made to a member of a replica set that was neither primary nor secondary then."""
+    return isinstance(error, ConfigurationError) and "Sessions are not supported" in str(error)
 
 
 def is_missing_index(error: OperationFailure) -> bool:
