@@ -109,7 +109,8 @@ def _of_task(raw: Mapping[str, Any], *, is_edited: bool) -> Iterator[str]:
     for condition, sentence in _conditions(task, raw):
         if not condition:
             yield f"{task.id!r} is {task.status}, {sentence}"
-    if not is_edited and task.redrives == 0 and len(task.attempt_log) < LOG_LINES and _counted(task) != task.attempts:
+    is_whole = not is_edited and task.redrives == 0 and len(task.attempt_log) < LOG_LINES
+    if is_whole and task.attempts - _counted(task) not in _unlogged(task):
         yield f"{task.id!r} is {task.status} with {task.attempts} attempts, where its log tells of {_counted(task)}"
 
 
@@ -128,6 +129,11 @@ def _counted(task: Task) -> int:
     """Return how many claims were not given back."""
     settled = sum(_UNCOUNTED not in line.note for line in task.attempt_log)
     return settled + (task.status == "processing")
+
+
+def _unlogged(task: Task) -> Collection[int]:
+    """Return how many claims the log may not tell of: the one that was taken away where a task was cancelled by force."""
+    return {0, 1} if task.status == "cancelled" else {0}
 
 
 def _of_letter(letter: Mapping[str, Any], *, is_edited: bool) -> Iterator[str]:
