@@ -1,0 +1,1 @@
+"""The task functions that are run meanwhile."""
