@@ -237,8 +237,8 @@ def _tell(trouble: str | None) -> None:
 
 
 def _own(task_id: str) -> Task:
-    task = bootstrap.queue().get(gateway.object_id(task_id))
-    if not isinstance(task, Task) or task.source != gateway.caller(_event()):
+    task = bootstrap.queue().get(gateway.object_id(task_id), source=gateway.caller(_event()))
+    if not isinstance(task, Task):
         raise TaskNotFoundError(task_id)
     return task
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
+from tests.functions.calls import request
 from tests.functions.conftest import Deployed
 from tidemill.testing import Mongod
 
@@ -72,6 +73,20 @@ def test_a_get_is_one_read_and_a_delete_one_more_write(deployed: Deployed) -> No
     assert [name for name, _ in deployed.commands()] == ["find", "findAndModify"]
 
 
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_a_task_of_somebody_else_costs_what_no_task_costs(deployed: Deployed, method: str) -> None:
+    of_others = deployed.post(NOOP, caller="somebody").id
+    costs = []
+
+    for task_id in (of_others, "0" * 24):
+        deployed.commands()
+        answer = deployed.http(request(method, f"/tasks/{task_id}"))
+        costs.append((answer.status, answer.text, [name for name, _ in deployed.commands()]))
+
+    assert costs[0] == costs[1]
+    assert costs[0][0] == 404
+
+
 @pytest.mark.parametrize("options", OPTIONS)
 def test_writes_are_of_a_majority_and_reads_of_the_primary(
     deployed: Deployed, mongod: Mongod, db: Database[Any], options: str
@@ -93,7 +108,7 @@ def test_writes_are_of_a_majority_and_reads_of_the_primary(
     assert db.tasks.count_documents({"status": "done"}) == 2
 
 
-def test_one_connection_of_one_client_serves_all_calls(deployed: Deployed) -> None:
+def test_one_connection_of_one_client_serves_all_calls(deployed: Deployed) -> None:  # F90
     task_id = deployed.post(NOOP).id
 
     for turn in range(25):

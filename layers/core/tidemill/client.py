@@ -186,15 +186,17 @@ class Queue:
         self._refuse_unknown(requests)
         return enqueueing.accept_occurrence(self._tasks, occurrence, requests, now=self._clock.now(), trace=trace)
 
-    def get(self, task_id: TaskId) -> Task | Malformed:
+    def get(self, task_id: TaskId, *, source: str | None = None) -> Task | Malformed:
         """Return a task as it is now, also from among the dead letters.
+
+        With *source*, one that came from elsewhere is as if it were not there, and takes as long to be missed.
 
         Raises:
             TaskNotFoundError: There is none, or it is done or cancelled and its retention is over.
         """
-        task = lookups.get(self._tasks, task_id) or latest(self._dead, task_id)
+        task = lookups.get(self._tasks, task_id, source=source) or latest(self._dead, task_id, source=source)
         # Between the two looks an archiver may have moved it.
-        task = task or lookups.get(self._tasks, task_id)
+        task = task or lookups.get(self._tasks, task_id, source=source)
         if task is None:
             raise TaskNotFoundError(task_id)
         return task

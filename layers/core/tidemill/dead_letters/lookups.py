@@ -16,12 +16,13 @@ from tidemill.dead_letters.values import Letter, LetterId, exact_id, id_of, read
 from tidemill.documents import DEAD_LETTERS, decode, read
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.store import Tasks, translated
+from tidemill.store.lookups import came_from
 
 
-def latest(dead: Tasks, task_id: TaskId) -> Task | Malformed | None:
-    """Return the newest dead letter of a task, under the task's own id."""
+def latest(dead: Tasks, task_id: TaskId, *, source: str | None = None) -> Task | Malformed | None:
+    """Return the newest dead letter of a task, under the task's own id; with *source*, of one that came from there."""
     with translated(DEAD_LETTERS):
-        raw = dead.find_one({"_id": of_task(task_id)}, sort=[("_id", -1)], hint=indexes.BY_ID)
+        raw = dead.find_one({"_id": of_task(task_id)} | came_from(source), sort=[("_id", -1)], hint=indexes.BY_ID)
     if raw is None:
         return None
     return read(RawBSONDocument(bson.encode({**decode(raw), "_id": task_id})))

@@ -12,11 +12,16 @@ from tidemill.store.changes import changed
 from tidemill.store.collections import Tasks, translated
 
 
-def get(tasks: Tasks, task_id: TaskId) -> Task | Malformed | None:
-    """Return the task, or ``None`` where no living task has this id."""
+def get(tasks: Tasks, task_id: TaskId, *, source: str | None = None) -> Task | Malformed | None:
+    """Return the task, or ``None`` where no living task has this id, or none that came from *source*."""
     with translated():
-        raw = tasks.find_one({"_id": {"$eq": task_id}})
+        raw = tasks.find_one({"_id": {"$eq": task_id}} | came_from(source))
     return None if raw is None else read(raw)
+
+
+def came_from(source: str | None) -> dict[str, Any]:
+    """Return the filter of what a caller enqueued; ``None`` filters nothing."""
+    return {} if source is None else {"trace.source": {"$eq": source}}
 
 
 def cancel(tasks: Tasks, task_id: TaskId, *, now: datetime, force: bool = False) -> Task | Malformed | None:
