@@ -1,7 +1,7 @@
 #!/bin/sh
 # Pin every dependency with hashes, for every supported Python and platform; no index address is recorded.
 set -eu
-"$1/bin/python" -m pip install --quiet uv==0.13.9
+"$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: -r requirements/lock.txt
 pin() {
     "$uv" pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" "$@"
@@ -13,3 +13,4 @@ pin layers/tasks/requirements.in -c layers/core/requirements.txt -o layers/tasks
 pin requirements/dev.in -o requirements/dev.txt
 pin requirements/runtime.in -o requirements/runtime.txt
 pin requirements/sam.in -o requirements/sam.txt
+pin requirements/lock.in -o requirements/lock.txt
