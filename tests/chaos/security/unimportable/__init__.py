@@ -1,0 +1,1 @@
+"""Task functions that cannot be imported, since what they need says too much."""
