@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pymongo import MongoClient
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from tidemill.store import Tasks
 
@@ -36,3 +37,23 @@ def enqueue_failing(client: MongoClient[Any], *commands: str, times: int | None 
         yield
     finally:
         client.admin.command("configureFailPoint", "failCommand", mode="off")
+
+
+class Afterwards(CommandListener):
+    """Calls *do*, once, when the first *command* of a client has succeeded: before that client sends another."""
+
+    def __init__(self, command: str, do: Callable[[], object]) -> None:
+        self._command: str | None = command
+        self._do = do
+
+    def started(self, event: CommandStartedEvent) -> None:
+        """Nothing is done about it."""
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        """Do it, if it is time to."""
+        if event.command_name == self._command:
+            self._command = None
+            self._do()
+
+    def failed(self, event: CommandFailedEvent) -> None:
+        """Nothing is done about it."""

@@ -8,12 +8,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from pymongo import MongoClient
 
 from tests.builders import add, document, stored
-from tests.faults import failing
+from tests.faults import Afterwards, failing
 from tests.use_cases.conftest import BRISK, Bench
 from tidemill import MissingIndexError, UnavailableError
-from tidemill.store import Tasks
+from tidemill.store import Tasks, open_tasks
+from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
 SHORT = replace(BRISK, max_task_timeout=SECOND, task_timeout=SECOND, margin=SECOND / 2)
@@ -30,7 +32,7 @@ SHORT = replace(BRISK, max_task_timeout=SECOND, task_timeout=SECOND, margin=SECO
 )
 def test_a_stamp_or_settle_that_fails_delays_nobody_and_charges_nobody(
     bench: Bench, mine: Tasks, now: datetime, how: dict[str, Any]
-) -> None:
+) -> None:  # F10
     ids = add(bench.tasks, [document(now, payload={"n": n}) for n in range(40)])
 
     with failing(mine, "update", times=3, **how):
@@ -39,6 +41,23 @@ def test_a_stamp_or_settle_that_fails_delays_nobody_and_charges_nobody(
     assert report["errors"] > 0
     assert sorted(bench.ran) == list(range(40))
     assert (report["done"], report["unknown"], report["lost"]) == (40, 0, 0)
+    assert {(stored(bench.tasks, one)["status"], stored(bench.tasks, one)["attempts"]) for one in ids} == {("done", 1)}
+
+
+def test_what_was_stamped_and_could_not_be_read_back_is_claimed_again_by_the_same_executor(
+    bench: Bench, mongod: Mongod, now: datetime
+) -> None:
+    ids = add(bench.tasks, [document(now, payload={"n": n}) for n in range(3)])
+    data = {"failCommands": ["find"], "appName": bench.db.name, "errorCode": 11601}
+
+    def fail_the_next_look() -> None:
+        bench.db.client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=data)
+
+    listeners = [Afterwards("update", fail_the_next_look)]
+    with MongoClient[dict[str, Any]](mongod.uri, appname=bench.db.name, event_listeners=listeners) as client:
+        report = bench.execute(tasks=open_tasks(client[bench.db.name]))
+
+    assert (report["done"], report["released"], report["errors"]) == (3, 3, 1)
     assert {(stored(bench.tasks, one)["status"], stored(bench.tasks, one)["attempts"]) for one in ids} == {("done", 1)}
 
 
@@ -59,7 +78,7 @@ def test_a_stamp_that_is_refused_half_way_delays_nobody_but_the_one_it_is_refuse
 
 def test_outcomes_that_mongodb_never_confirms_are_unknown_and_left_to_their_leases(
     bench: Bench, mine: Tasks, now: datetime
-) -> None:
+) -> None:  # F10
     bench.settings = SHORT
     started: list[Any] = []
 

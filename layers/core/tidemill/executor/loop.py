@@ -152,6 +152,8 @@ class Execution:
     def _step(self) -> bool:
         if not self._claim(final=False) and not self._has_work():
             self._flush(force=True)
+            with self._within():
+                self._recover()  # so that the last look finds what was stamped unseen
             if not self._goes_on():
                 return False
         self._note()
