@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import T0
 from tests.unit.make import a_claimed_task
 from tidemill.admission import Admission, Limits, Release, Start, admit
-from tidemill.model import EARLIEST, LATEST, Cancelled, Failed, Snoozed, Task
+from tidemill.model import EARLIEST, LATEST, Attempt, Cancelled, Failed, Snoozed, Task
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -123,3 +123,15 @@ def test_times_no_calendar_has_are_judged_all_the_same(created_at: object) -> No
 def test_expiry_is_about_the_first_start(started: dict[str, Any]) -> None:
     assert isinstance(admitted(a_claimed_task(expires_at=T0, **started), LIMITS), Start)
     assert refusal(admitted(a_claimed_task(expires_at=T0), LIMITS)) == "expired"
+
+
+@pytest.mark.parametrize(("claimed_at", "expired"), [(T0 - SECOND, False), (T0, True), (T0 + SECOND, True)])
+def test_a_claim_that_was_lost_was_no_start_in_time_where_it_came_too_late_itself(
+    claimed_at: datetime, *, expired: bool
+) -> None:
+    lost = Attempt(attempt=0, status="lost", started_at=claimed_at, duration_ms=5, note="its worker vanished")
+    task = replace(a_claimed_task(expires_at=T0, attempts=1, crashes=1), attempt_log=(lost,))
+
+    admission = admit(task, LIMITS, now=T0 + MINUTE, remaining=2 * MINUTE)
+
+    assert isinstance(admission, Failed if expired else Start)

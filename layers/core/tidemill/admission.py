@@ -55,11 +55,23 @@ def admit(task: Task, limits: Limits, *, now: datetime, remaining: timedelta) ->
     return Start(timeout=limits.timeout)
 
 
+def was_started(task: Task, *, attempts: int) -> bool:
+    """Tell whether *task* may have been started before its ``expires_at``, in *attempts* or in one that was lost.
+
+    A claim that came too late itself was no start, though nobody lived to say so.
+    """
+    if attempts > 0 or task.crashes == 0:
+        return attempts > 0
+    return not task.attempt_log or any(
+        task.expires_at is None or line.started_at < task.expires_at for line in task.attempt_log
+    )
+
+
 def _refusal(task: Task, limits: Limits, *, now: datetime) -> Failed | Snoozed | Cancelled | None:
     if task.cancel_requested_at is not None:
         return Cancelled()
-    was_started = task.attempts > 1 or task.crashes > 0
-    if task.expires_at is not None and task.expires_at <= now and not was_started:
+    is_over = task.expires_at is not None and task.expires_at <= now
+    if is_over and not was_started(task, attempts=task.attempts - 1):
         return _failed("expired", EXPIRED)
     if task.attempts - 1 > limits.max_retries:
         return _failed("exhausted", f"it had used its {limits.max_retries} retries before this claim")

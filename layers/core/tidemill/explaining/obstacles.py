@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, TypeAlias
 
-from tidemill.admission import UNKNOWN_NAME_PATIENCE, UNKNOWN_NAME_SNOOZE
+from tidemill.admission import UNKNOWN_NAME_PATIENCE, UNKNOWN_NAME_SNOOZE, was_started
 from tidemill.explaining import executors
 from tidemill.explaining.turns import behind, room_of_retries, shareless
 from tidemill.explaining.values import Facts, Reason
@@ -27,7 +27,7 @@ def obstacles(task: Task, facts: Facts) -> tuple[Reason, ...]:
 
 
 def _expired(task: Task, facts: Facts) -> str | None:
-    if task.expires_at is None or task.expires_at > facts.now or _was_started(task):
+    if task.expires_at is None or task.expires_at > facts.now or was_started(task, attempts=task.attempts):
         return None
     return f"It had to start before {when(task.expires_at, facts)}: the next claim or reclaim makes it fail."
 
@@ -44,9 +44,10 @@ def _not_due(task: Task, facts: Facts) -> str | None:
     failed = f"Its last attempt failed{last_error(task)}; it" if task.lane == "retry" else "It"
     hurry = command("task retry", id_of(task.id))
     message = f"{failed} is not due until {when(task.due_at, facts)}; {hurry} makes it due at once."
-    if task.expires_at is None or not facts.now < task.expires_at <= task.due_at or _was_started(task):
+    expires_at = task.expires_at
+    if expires_at is None or not facts.now < expires_at <= task.due_at or was_started(task, attempts=task.attempts):
         return message
-    return f"{message} But it has to start before {when(task.expires_at, facts)}, or it fails."
+    return f"{message} But it has to start before {when(expires_at, facts)}, or it fails."
 
 
 def _paused(task: Task, facts: Facts) -> str | None:
@@ -96,10 +97,6 @@ def _retry_cap(task: Task, facts: Facts) -> str | None:
         f"Queue {short(task.queue)} has as many retries in flight as it allows, {limit}: {holders(held, facts)}. "
         f"It has to wait for one of them to end; {change} sets how many."
     )
-
-
-def _was_started(task: Task) -> bool:
-    return task.attempts > 0 or task.crashes > 0
 
 
 _ALWAYS: Final[dict[str, _Look]] = {
