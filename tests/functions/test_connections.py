@@ -20,7 +20,7 @@ NOOP = {"name": "noop", "payload": {}}
 @pytest.mark.parametrize(("key", "command"), [(None, "insert"), ("order-7", "findAndModify")])
 def test_a_reply_that_is_lost_is_one_task(
     deployed: Deployed, mongod: Mongod, db: Database[Any], key: str | None, command: str
-) -> None:
+) -> None:  # F92
     with wire.proxy(mongod.uri) as proxy:
         deployed.set(MONGODB_URI=proxy.uri)
         deployed.get("0" * 24)
@@ -56,7 +56,9 @@ def test_a_cut_connection_is_opened_again(deployed: Deployed, mongod: Mongod) ->
         deployed.cool_down()
 
 
-def test_a_restarted_server_is_found_again(deployed: Deployed, mongod: Mongod, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restarted_server_is_found_again(  # F90
+    deployed: Deployed, mongod: Mongod, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Mongod() as first, wire.proxy(first.uri) as proxy:
         deployed.set(MONGODB_URI=proxy.uri, MONGODB_DATABASE="restarted")
         with MongoClient[dict[str, Any]](mongod.uri) as other:

@@ -54,7 +54,7 @@ def stored_payload(db: Database[Any], task_id: str) -> bytes:
         '{"$ref": "other", "$id": 1, "a": {"$ref": "other", "$id": 1}}',
     ],
 )
-def test_a_payload_is_stored_as_it_was_sent(deployed: Deployed, db: Database[Any], payload: str) -> None:
+def test_a_payload_is_stored_as_it_was_sent(deployed: Deployed, db: Database[Any], payload: str) -> None:  # F38, F44
     task_id = deployed.post(noop(payload)).id
 
     sent = bson.encode(json.loads(payload))
@@ -63,7 +63,7 @@ def test_a_payload_is_stored_as_it_was_sent(deployed: Deployed, db: Database[Any
     assert stored_payload(db, task_id) == sent
 
 
-def test_a_payload_is_the_same_among_the_dead_letters(deployed: Deployed, db: Database[Any]) -> None:
+def test_a_payload_is_the_same_among_the_dead_letters(deployed: Deployed, db: Database[Any]) -> None:  # F38
     payload = {"user.email": "a", "$gt": "", "a": {"$where": "1"}, "": 1}
     deployed.post({"name": "deliver_webhook", "payload": payload})
 
@@ -98,7 +98,7 @@ def test_a_payload_is_the_same_among_the_dead_letters(deployed: Deployed, db: Da
         None,
     ],
 )
-def test_a_body_that_cannot_be_read_is_400_whatever_its_type(unchanged: Deployed, body: str) -> None:
+def test_a_body_that_cannot_be_read_is_400_whatever_its_type(unchanged: Deployed, body: str) -> None:  # F39, F42, F63
     for headers in ({"Content-Type": "application/json"}, {"content-type": "text/plain"}, {}):
         event = request(body=body) | {"headers": headers, "multiValueHeaders": None}
         answer = unchanged.http(event)
@@ -145,7 +145,9 @@ def test_a_body_that_cannot_be_read_is_400_whatever_its_type(unchanged: Deployed
         (noop(retry={"cap_sec": 5}), "retry.cap_sec"),
     ],
 )
-def test_a_task_that_is_not_allowed_is_422_and_names_the_field(unchanged: Deployed, body: str, field: str) -> None:
+def test_a_task_that_is_not_allowed_is_422_and_names_the_field(  # F40, F41, F46, F47, F71
+    unchanged: Deployed, body: str, field: str
+) -> None:
     answer = unchanged.post(body)
 
     assert (answer.status, answer.code) == (422, "not_allowed")
@@ -155,7 +157,7 @@ def test_a_task_that_is_not_allowed_is_422_and_names_the_field(unchanged: Deploy
 @pytest.mark.parametrize(
     "field", ["_id", "status", "attempts", "lease", "lock_token", "created_at", "error", "max_attempts", "self", "$set"]
 )
-def test_fields_of_the_server_are_refused(unchanged: Deployed, field: str) -> None:
+def test_fields_of_the_server_are_refused(unchanged: Deployed, field: str) -> None:  # F46
     answer = unchanged.post(noop(**{field: 1}))
 
     assert (answer.status, answer.fields) == (422, {field})
@@ -171,13 +173,13 @@ def test_a_timeout_no_executor_can_grant_is_refused(deployed: Deployed) -> None:
 
 
 @pytest.mark.parametrize("size", [4 * 1024 * 1024, 17_000_000])
-def test_a_body_above_4_mb_is_413(unchanged: Deployed, size: int) -> None:
+def test_a_body_above_4_mb_is_413(unchanged: Deployed, size: int) -> None:  # F43
     answer = unchanged.post(of_size(size))
 
     assert (answer.status, answer.code) == (413, "too_large")
 
 
-def test_the_size_that_counts_is_that_of_the_decoded_body(deployed: Deployed) -> None:
+def test_the_size_that_counts_is_that_of_the_decoded_body(deployed: Deployed) -> None:  # F43, F62
     padded = NOOP + " " * (4 * 1024 * 1024 - len(NOOP))
 
     assert deployed.post(encoded(padded.encode()), isBase64Encoded=True).status == 202
@@ -248,7 +250,7 @@ def test_a_body_in_base64_is_taken(deployed: Deployed) -> None:
         encoded(struct.pack("<d", 1.5)),
     ],
 )
-def test_what_is_no_text_in_base64_is_400(unchanged: Deployed, body: str) -> None:
+def test_what_is_no_text_in_base64_is_400(unchanged: Deployed, body: str) -> None:  # F62
     answer = unchanged.post(body, isBase64Encoded=True)
 
     assert answer.status == 400

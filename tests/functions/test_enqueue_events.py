@@ -42,7 +42,7 @@ NO_IDS = [
 
 
 @pytest.mark.parametrize("event", NO_EVENTS)
-def test_an_event_of_another_kind_is_400(unchanged: Deployed, event: Any) -> None:
+def test_an_event_of_another_kind_is_400(unchanged: Deployed, event: Any) -> None:  # F66
     refused = unchanged.http(event)
 
     assert (refused.status, refused.code) == (400, "invalid_event")
@@ -68,7 +68,9 @@ def test_an_event_without_its_essentials_is_no_event(unchanged: Deployed, field:
         {"path": "/tasks/"},
     ],
 )
-def test_null_headers_queries_and_slashes_do_no_harm(deployed: Deployed, db: Database[Any], changes: Any) -> None:
+def test_null_headers_queries_and_slashes_do_no_harm(  # F64
+    deployed: Deployed, db: Database[Any], changes: Any
+) -> None:
     assert deployed.http(request(body=NOOP) | changes).status == 202
     assert db.tasks.count_documents({"idempotency_key": {"$exists": True}}) == 0
 
@@ -138,7 +140,7 @@ def test_a_context_is_not_needed() -> None:
         {"isBase64Encoded": "yes"},
     ],
 )
-def test_a_malformed_event_never_raises(deployed: Deployed, changes: Any) -> None:
+def test_a_malformed_event_never_raises(deployed: Deployed, changes: Any) -> None:  # F66
     assert deployed.http(request(body=NOOP) | changes).status in {202, 400}
 
 
@@ -156,7 +158,7 @@ def test_what_no_route_takes_is_404(unchanged: Deployed, method: str, path: str)
     assert (refused.status, refused.code) == (404, "not_found")
 
 
-def test_an_id_that_is_none_is_404_and_matches_no_other(deployed: Deployed, db: Database[Any]) -> None:
+def test_an_id_that_is_none_is_404_and_matches_no_other(deployed: Deployed, db: Database[Any]) -> None:  # F65
     deployed.post(NOOP)
 
     for task_id in NO_IDS:
@@ -168,7 +170,7 @@ def test_an_id_that_is_none_is_404_and_matches_no_other(deployed: Deployed, db: 
 
 
 @pytest.mark.parametrize("spelling", [str.lower, str.upper, lambda task_id: f"{task_id}/"])
-def test_every_id_that_is_given_out_can_be_fetched(deployed: Deployed, spelling: Any) -> None:
+def test_every_id_that_is_given_out_can_be_fetched(deployed: Deployed, spelling: Any) -> None:  # F65
     task_id = deployed.post(NOOP).id
 
     assert deployed.get(spelling(task_id)).id == task_id
@@ -230,7 +232,7 @@ def test_a_delete_tells_what_became_of_the_task(
         [1, [2]],
     ],
 )
-def test_a_result_is_told_in_strict_json(deployed: Deployed, db: Database[Any], result: Any) -> None:
+def test_a_result_is_told_in_strict_json(deployed: Deployed, db: Database[Any], result: Any) -> None:  # F42, F44
     task_id = deployed.post(NOOP).id
     db.tasks.update_one({}, {"$set": {"status": "done", "result": result}})
 

@@ -28,7 +28,7 @@ def event(at: Any = AT, *, schedule: Any = SCHEDULE, tasks: Any = (NOOP, NOOP)) 
     return {"tasks": list(tasks), "occurrence": {"schedule": schedule, "at": at}}
 
 
-def test_a_time_is_enqueued_once_however_often_it_is_delivered(deployed: Deployed, db: Database[Any]) -> None:
+def test_a_time_is_enqueued_once_however_often_it_is_delivered(deployed: Deployed, db: Database[Any]) -> None:  # F32
     first = deployed.invoke("enqueue", event(), FakeContext())
     again = deployed.invoke("enqueue", event(), FakeContext())
 
@@ -160,7 +160,7 @@ def test_any_time_will_do(deployed: Deployed, at: str) -> None:
     assert deployed.invoke("enqueue", event(at))["is_new"]
 
 
-def test_twenty_deliveries_at_once_enqueue_once(db: Database[Any]) -> None:
+def test_twenty_deliveries_at_once_enqueue_once(db: Database[Any]) -> None:  # F32
     assert delivered_at_once(db) == 1
     assert db.tasks.count_documents({}) == 2
 

@@ -37,7 +37,7 @@ def keyed(deployed: Deployed, body: Any = BODY, **options: Any) -> Answer:
         r'{"name": "\u006eoop", "payload": {"\u0061": 1, "b": [1, 2]}}',
     ],
 )
-def test_the_same_request_is_the_same_task(deployed: Deployed, db: Database[Any], repeat: str) -> None:
+def test_the_same_request_is_the_same_task(deployed: Deployed, db: Database[Any], repeat: str) -> None:  # F74
     first = keyed(deployed)
 
     again = keyed(deployed, repeat)
@@ -46,7 +46,7 @@ def test_the_same_request_is_the_same_task(deployed: Deployed, db: Database[Any]
     assert db.tasks.count_documents({}) == 1
 
 
-def test_the_same_request_in_base64_is_the_same_task(deployed: Deployed) -> None:
+def test_the_same_request_in_base64_is_the_same_task(deployed: Deployed) -> None:  # F74
     first = keyed(deployed)
 
     again = keyed(deployed, base64.b64encode(BODY.encode()).decode(), isBase64Encoded=True)
@@ -66,7 +66,7 @@ def test_the_same_request_in_base64_is_the_same_task(deployed: Deployed) -> None
         '{"name": "noop", "payload": {"a": 1, "b": [1, 2]}, "delay_sec": 60}',
     ],
 )
-def test_another_request_under_the_key_is_a_conflict(deployed: Deployed, db: Database[Any], other: str) -> None:
+def test_another_request_under_the_key_is_a_conflict(deployed: Deployed, db: Database[Any], other: str) -> None:  # F75
     first = keyed(deployed)
     before = db.tasks.find_one()
 
@@ -77,12 +77,12 @@ def test_another_request_under_the_key_is_a_conflict(deployed: Deployed, db: Dat
     assert list(db.tasks.find()) == [before]
 
 
-def test_a_composed_and_a_decomposed_character_are_two_requests(deployed: Deployed) -> None:
+def test_a_composed_and_a_decomposed_character_are_two_requests(deployed: Deployed) -> None:  # F74
     assert keyed(deployed, {"name": "noop", "payload": {"s": "\u00e9"}}).status == 202
     assert keyed(deployed, {"name": "noop", "payload": {"s": "e\u0301"}}).status == 409
 
 
-def test_without_a_key_every_request_is_a_task(deployed: Deployed, db: Database[Any]) -> None:
+def test_without_a_key_every_request_is_a_task(deployed: Deployed, db: Database[Any]) -> None:  # F76
     assert {deployed.post(BODY).status for _ in range(3)} == {202}
     assert db.tasks.count_documents({}) == 3
     assert db.tasks.count_documents({"idempotency_key": {"$exists": True}}) == 0
@@ -99,7 +99,7 @@ def test_without_a_key_every_request_is_a_task(deployed: Deployed, db: Database[
         ({"Idempotency-Key": KEY}, {"idempotency-key": [KEY]}),
     ],
 )
-def test_a_key_is_found_whatever_its_case_and_place(deployed: Deployed, headers: Any, multi: Any) -> None:
+def test_a_key_is_found_whatever_its_case_and_place(deployed: Deployed, headers: Any, multi: Any) -> None:  # F64
     first = keyed(deployed)
 
     again = deployed.http(request(body=BODY) | {"headers": headers, "multiValueHeaders": multi})
@@ -119,14 +119,14 @@ def test_a_key_is_found_whatever_its_case_and_place(deployed: Deployed, headers:
         ({"Idempotency-Key": "a", "idempotency-key": "b"}, None),
     ],
 )
-def test_an_empty_overlong_or_ambiguous_key_is_400(unchanged: Deployed, headers: Any, multi: Any) -> None:
+def test_an_empty_overlong_or_ambiguous_key_is_400(unchanged: Deployed, headers: Any, multi: Any) -> None:  # F64, F76
     refused = unchanged.http(request(body=BODY) | {"headers": headers, "multiValueHeaders": multi})
 
     assert (refused.status, refused.code) == (400, "invalid_key")
 
 
 @pytest.mark.parametrize("key", ["a\x00b", "a\nb", "\ud83c", "a\u200bb"])
-def test_an_unprintable_key_is_422(unchanged: Deployed, key: str) -> None:
+def test_an_unprintable_key_is_422(unchanged: Deployed, key: str) -> None:  # F40
     refused = unchanged.post(BODY, key=key)
 
     assert (refused.status, refused.fields) == (422, {"Idempotency-Key"})
@@ -142,7 +142,7 @@ def test_any_printable_key_is_taken_literally(deployed: Deployed, key: str) -> N
     assert first.id != other.id
 
 
-def test_a_key_belongs_to_its_caller(deployed: Deployed, db: Database[Any]) -> None:
+def test_a_key_belongs_to_its_caller(deployed: Deployed, db: Database[Any]) -> None:  # F71
     mine, theirs = keyed(deployed), keyed(deployed, caller="another")
     nobodys = keyed(deployed, caller=None)
 
@@ -152,7 +152,7 @@ def test_a_key_belongs_to_its_caller(deployed: Deployed, db: Database[Any]) -> N
     assert stored == {f"k9p2s7x4q1:{KEY}", f"another:{KEY}", f"anonymous:{KEY}"}
 
 
-def test_twenty_first_requests_at_once_are_one_task(db: Database[Any]) -> None:
+def test_twenty_first_requests_at_once_are_one_task(db: Database[Any]) -> None:  # F78
     wanted = new_task(**json.loads(BODY), idempotency_key=KEY)
     queues = [Queue(db) for _ in range(20)]
 
@@ -176,7 +176,7 @@ HOLDING = {
 @pytest.mark.parametrize("fields", HOLDING.values(), ids=HOLDING.keys())
 def test_a_key_is_held_while_its_task_lives_or_is_retained(
     deployed: Deployed, db: Database[Any], fields: dict[str, Any]
-) -> None:
+) -> None:  # F79
     first = keyed(deployed)
     db.tasks.update_one({}, {"$set": fields})
     before = db.tasks.find_one()
@@ -187,7 +187,7 @@ def test_a_key_is_held_while_its_task_lives_or_is_retained(
     assert list(db.tasks.find()) == [before]
 
 
-def test_a_key_is_free_after_a_cancel_which_remembers_it(deployed: Deployed, db: Database[Any]) -> None:
+def test_a_key_is_free_after_a_cancel_which_remembers_it(deployed: Deployed, db: Database[Any]) -> None:  # F79
     first = keyed(deployed)
     deployed.delete(first.id)
 
@@ -201,7 +201,7 @@ def test_a_key_is_free_after_a_cancel_which_remembers_it(deployed: Deployed, db:
     assert keyed(deployed).status == 202
 
 
-def test_a_key_is_free_once_its_task_is_a_dead_letter(deployed: Deployed, db: Database[Any]) -> None:
+def test_a_key_is_free_once_its_task_is_a_dead_letter(deployed: Deployed, db: Database[Any]) -> None:  # F79
     first = keyed(deployed)
     db.tasks.update_one({}, {"$set": {"status": "failed", "finished_at": datetime.now(UTC)}})
     assert deployed.invoke("archive")["moved"] == 1
@@ -212,14 +212,14 @@ def test_a_key_is_free_once_its_task_is_a_dead_letter(deployed: Deployed, db: Da
     assert deployed.get(first.id).body["status"] == "failed"
 
 
-def test_a_key_is_free_when_retention_is_over(deployed: Deployed, db: Database[Any]) -> None:
+def test_a_key_is_free_when_retention_is_over(deployed: Deployed, db: Database[Any]) -> None:  # F79
     keyed(deployed)
     db.tasks.delete_one({})  # as the TTL monitor does
 
     assert keyed(deployed).status == 202
 
 
-def test_a_repeat_moves_no_schedule(deployed: Deployed, db: Database[Any]) -> None:
+def test_a_repeat_moves_no_schedule(deployed: Deployed, db: Database[Any]) -> None:  # F78
     later = {"name": "noop", "payload": {}, "not_before": "2099-01-01T00:00:00Z"}
     first = keyed(deployed, later)
 

@@ -322,3 +322,23 @@ app.logger.info("accepted")
     said = [line for line in ended.stdout.splitlines() if line]
     assert [line for line in said if not line.startswith("{")] == ["WARNING:a.library:away"]
     assert [json.loads(line)["message"] for line in said if line.startswith("{")] == ["accepted"], "once"
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_nor_what_they_are_asked_to_say_of_every_request(function: str) -> None:  # F81
+    code = f"""
+import logging, sys
+sys.path[:0] = {[str(ROOT / folder) for folder in ("layers/core", "layers/tasks", f"functions/{function}")]}
+import app
+logging.getLogger("aws_lambda_powertools.event_handler.api_gateway").debug("S3cr3t")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"POWERTOOLS_DEBUG": "true"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert "S3cr3t" not in ended.stdout + ended.stderr

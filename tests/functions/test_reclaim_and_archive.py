@@ -38,7 +38,7 @@ def test_nothing_to_do_is_a_report_of_zeros(deployed: Deployed, function: str, e
 
 @pytest.mark.parametrize("function", BOTH)
 @pytest.mark.parametrize("event", [[], "text", 7, {"key1": "v"}, {"batch_size": 5}, SCHEDULED, ALB])
-def test_what_is_no_tick_is_refused(unchanged: Deployed, function: str, event: Any) -> None:
+def test_what_is_no_tick_is_refused(unchanged: Deployed, function: str, event: Any) -> None:  # F66
     with pytest.raises(InvalidRequestError):
         unchanged.invoke(function, event)
 

@@ -27,7 +27,7 @@ def is_unavailable(answer: Answer) -> bool:
 @pytest.mark.parametrize(("server", "patience_sec"), [(wire.nobody, 0.5), (wire.silence, 4.0)])
 def test_a_server_that_is_away_is_503_within_5_seconds(
     bare: Deployed, monkeypatch: pytest.MonkeyPatch, server: Any, patience_sec: float
-) -> None:
+) -> None:  # F70
     assert app("enqueue").PATIENCE_SEC == 4.0
     monkeypatch.setattr(app("enqueue"), "PATIENCE_SEC", patience_sec)  # the tests' time: both wait to the end
     with server() as address:
@@ -43,7 +43,7 @@ def test_a_server_that_is_away_is_503_within_5_seconds(
     assert (line["level"], line["message"]) == ("WARNING", "unavailable")
 
 
-def test_a_look_at_a_task_is_503_as_well(bare: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_at_a_task_is_503_as_well(bare: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:  # F70
     monkeypatch.setattr(app("enqueue"), "PATIENCE_SEC", 0.2)
     with wire.nobody() as address:
         bare.set(MONGODB_URI=f"mongodb://{address}/")
@@ -52,7 +52,7 @@ def test_a_look_at_a_task_is_503_as_well(bare: Deployed, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("function", ["execute", "reclaim", "archive"])
-def test_the_other_functions_fail_without_naming_the_address(bare: Deployed, function: str) -> None:
+def test_the_other_functions_fail_without_naming_the_address(bare: Deployed, function: str) -> None:  # F70, F80
     bare.timeout_ms = 200
     with wire.nobody() as address:
         bare.set(MONGODB_URI=f"mongodb://user:{PASSWORD}@{address}/db")
@@ -94,7 +94,7 @@ def test_a_write_that_fails_at_first_is_one_task(
 
 def test_a_write_that_fails_always_is_503_and_a_repeat_with_its_key_is_one_task(
     deployed: Deployed, client: MongoClient[Any], db: Database[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> None:  # F73
     monkeypatch.setattr(app("enqueue"), "PATIENCE_SEC", 0.2)
     with failing(client, "insert", "findAndModify", errorCode=UNREACHABLE):
         assert is_unavailable(deployed.post(NOOP))

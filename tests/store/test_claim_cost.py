@@ -54,7 +54,9 @@ def multiply(db: Database[dict[str, Any]], tasks: Iterable[Mapping[str, Any]], *
     db.aggregate([{"$documents": list(tasks)}, *copies, {"$out": "tasks"}])
 
 
-def test_a_claim_examines_one_key_a_task_and_fetches_and_sorts_nothing(crowded: Database[dict[str, Any]]) -> None:
+def test_a_claim_examines_one_key_a_task_and_fetches_and_sorts_nothing(  # F86
+    crowded: Database[dict[str, Any]],
+) -> None:
     now = T0
 
     plan = explain(crowded, Scan(queue="default", lanes=("fresh",)), limit=BATCH, now=now)

@@ -252,7 +252,7 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_no_operation_reads_more_than_it_concerns(db: Database[Any], now: datetime, operation: str) -> None:
+def test_no_operation_reads_more_than_it_concerns(db: Database[Any], now: datetime, operation: str) -> None:  # F86
     tasks = open_tasks(db)
     later = now + timedelta(days=1)
     add(tasks, [document(now, status="done", retain_from=later, idempotency_key=f"key-{n}") for n in range(400)])

@@ -191,6 +191,43 @@ def test_a_slow_or_broken_body_does_not_undo_a_success(start: bytes) -> None:
     assert time.monotonic() - started < 2
 
 
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"", b"HTTP/1.1 100 Continue\r\nA: b\r\n\r\n" * 100),
+        (b"HTTP/1.1 200 OK\r\nA: ", b"x" * 65536),
+        (b"HTTP/1.1 200 OK\r\n", b"A: b\r\n" * 100),
+        (b"", b"HTTP/1.1 200 " + b"x" * 65536),
+    ],
+    ids=["interim", "interim with headers", "long header", "many headers", "long status"],
+)
+def test_an_endless_answer_ends_with_the_time_or_before(start: bytes, piece: bytes) -> None:
+    with raw_receiver(_flooding(start, piece)) as server:
+        started = time.monotonic()
+        assert refusal(Retry, server.url, timeout_sec=0.3).code in {"timeout", "connection"}
+
+    assert time.monotonic() - started < 2
+
+
+def test_endless_trailers_do_not_undo_a_success() -> None:
+    start = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    with raw_receiver(_flooding(start, b"A: b\r\n" * 100)) as server:
+        started = time.monotonic()
+        assert deliver(Webhook(url=server.url, timeout_sec=0.3), CTX, sender=LOOPBACK)["status"] == 200
+
+    assert time.monotonic() - started < 2
+
+
+def _flooding(start: bytes, piece: bytes) -> Talk:
+    def talk(conn: socket.socket, over: Event) -> None:
+        conn.sendall(start)
+        while not over.is_set():
+            conn.sendall(piece)
+
+    return talk
+
+
 def test_an_endless_body_is_not_read() -> None:
     def talk(conn: socket.socket, over: Event) -> None:
         conn.sendall(b"HTTP/1.1 200 OK\r\n\r\n")

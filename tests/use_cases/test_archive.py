@@ -179,7 +179,9 @@ def test_a_document_failed_by_hand_is_a_dead_letter_too(tasks: Tasks, dead: Task
     assert {raw["reason"] for raw in dead.find()} == {"not_retryable"}
 
 
-def test_who_failed_a_task_makes_no_difference_to_its_dead_letter(bench: Bench, dead: Tasks, now: datetime) -> None:
+def test_who_failed_a_task_makes_no_difference_to_its_dead_letter(  # F19
+    bench: Bench, dead: Tasks, now: datetime
+) -> None:
     bench.task("broken")(lambda _payload, _ctx: 1 / 0)
     bench.clock.move(timedelta(hours=1))
     later = bench.clock.now()

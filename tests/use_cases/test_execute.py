@@ -163,7 +163,9 @@ def test_a_function_that_always_snoozes_does_not_go_round_and_round(bench: Bench
     assert len(bench.ran) == 1
 
 
-def test_a_payload_is_what_was_enqueued_whatever_the_function_does_to_it(bench: Bench, now: datetime) -> None:
+def test_a_payload_is_what_was_enqueued_whatever_the_function_does_to_it(  # F45
+    bench: Bench, now: datetime
+) -> None:
     seen: list[dict[str, Any]] = []
 
     def mutate(payload: dict[str, Any], _ctx: Any) -> None:

@@ -202,7 +202,7 @@ def test_an_invocation_extends_nothing(holding: Holding) -> None:
     assert holding.ends() == {began + MINUTE}
 
 
-def test_a_worker_that_lost_a_lease_is_refused_and_leaves_the_next_claim_alone(bench: Bench) -> None:
+def test_a_worker_that_lost_a_lease_is_refused_and_leaves_the_next_claim_alone(bench: Bench) -> None:  # F03
     begun, cancelled = threading.Event(), threading.Event()
 
     def wait(_payload: dict[str, Any], ctx: Any) -> str:

@@ -55,7 +55,9 @@ def call(container: Container, function: str) -> bool:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_fifty_calls_need_the_connections_of_one_client(mongod: Mongod, db: Database[Any], function: str) -> None:
+def test_fifty_calls_need_the_connections_of_one_client(  # F90
+    mongod: Mongod, db: Database[Any], function: str
+) -> None:
     db["task_types"].insert_one(OPEN_TO_HTTP)
     with wired(mongod.uri) as line, a_container(function, line.uri, db) as container:
         for n in range(50):
@@ -86,7 +88,7 @@ def test_task_modules_are_imported_once_and_their_types_written_once(
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_connections_that_were_cut_while_it_was_frozen_are_opened_again_within_the_call(
     mongod: Mongod, db: Database[Any], function: str
-) -> None:
+) -> None:  # F90
     db["task_types"].insert_one(OPEN_TO_HTTP)
     with wired(mongod.uri) as line, a_container(function, line.uri, db) as container:
         assert call(container, function)
@@ -99,7 +101,7 @@ def test_connections_that_were_cut_while_it_was_frozen_are_opened_again_within_t
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_connections_that_died_in_silence_while_it_was_frozen_are_replaced_within_the_call(
     mongod: Mongod, db: Database[Any], function: str
-) -> None:
+) -> None:  # F90
     db["task_types"].insert_one(OPEN_TO_HTTP)
     with wired(mongod.uri) as line, a_container(function, line.uri, db) as container:
         assert call(container, function)
@@ -109,7 +111,9 @@ def test_connections_that_died_in_silence_while_it_was_frozen_are_replaced_withi
         assert call(container, function)
 
 
-def test_a_server_that_is_away_is_an_error_in_seconds_and_is_found_again(mongod: Mongod, db: Database[Any]) -> None:
+def test_a_server_that_is_away_is_an_error_in_seconds_and_is_found_again(  # F90
+    mongod: Mongod, db: Database[Any]
+) -> None:
     def outage(function: str) -> list[bool]:
         with wired(mongod.uri) as line, wire.nobody() as address, a_container(function, line.uri, db) as container:
             told = [call(container, function)]

@@ -27,7 +27,7 @@ INNOCENTS = 30
 
 def test_a_task_that_kills_its_process_ends_as_a_dead_letter_and_harms_no_other(
     mongod: Mongod, bench: Bench, now: datetime
-) -> None:
+) -> None:  # F16, F18
     [killer] = add(bench.tasks, [document(now, name="kill", priority=1, max_retries=1)])
     innocents = add(bench.tasks, [document(now, name="innocent", max_retries=0) for _ in range(INNOCENTS)])
 

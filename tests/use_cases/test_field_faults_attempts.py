@@ -1,0 +1,55 @@
+"""Attempts that are used up, whoever used them: the task runs no more, and is in one place."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from tests.builders import MINUTE, add, document, stored
+from tests.conftest import ManualClock
+from tests.use_cases.conftest import Bench
+from tests.use_cases.graveyard import Graveyard, opened
+
+LAST_ERROR = {"message": "ValueError: no", "code": "ValueError", "at": datetime(2031, 6, 30)}  # noqa: DTZ001 - as stored
+HELD = {"token": "t", "owner": "gone", "expires_at": datetime(2031, 6, 30)}  # noqa: DTZ001 - as stored
+
+
+@pytest.mark.parametrize(
+    ("left", "reason"),
+    [
+        ({"status": "processing", "attempts": 3, "crashes": 1, "lease": HELD}, "worker_lost"),
+        ({"status": "processing", "attempts": 7, "crashes": 1, "lease": HELD}, "worker_lost"),
+        ({"attempts": 3}, "exhausted"),
+        ({"attempts": 7, "lane": "retry"}, "exhausted"),
+    ],
+    ids=["lost on the last attempt", "lost beyond it", "pending by hand", "pending far beyond"],
+)
+def test_a_task_whose_attempts_are_used_up_runs_no_more_and_is_a_dead_letter(  # F15, F18
+    bench: Bench, clock: ManualClock, now: datetime, left: dict[str, Any], reason: str
+) -> None:
+    [task_id] = add(
+        bench.tasks, [document(now, max_retries=2, payload={"n": 1, "$keep": "é"}, error=LAST_ERROR, **left)]
+    )
+
+    with opened(bench.db, clock) as graveyard:
+        for _ in range(3):
+            bench.reclaim()
+            bench.execute()
+            graveyard.archive()
+            clock.move(MINUTE)
+
+        assert bench.ran == []
+        assert _only_letter(graveyard, task_id, reason) == {"n": 1, "$keep": "é"}
+
+
+def _only_letter(graveyard: Graveyard, task_id: Any, reason: str) -> Any:
+    """Return the payload of the only thing that is left of the task, in MongoDB and in the bucket."""
+    [raw] = graveyard.dead.find()
+    letter = stored(graveyard.dead, raw["_id"])
+    assert (letter["_id"]["task"], letter["reason"]) == (task_id, reason)
+    assert letter["error"]["message"]
+    assert list(graveyard.tasks.find()) == []
+    assert len(graveyard.objects()) == 1
+    return letter["payload"]
