@@ -47,9 +47,9 @@ def test_many_first_runs_start_one_helper(nursery: Nursery) -> None:
 
 
 BROKEN = {
-    "raises": ("raise ValueError('broken')", "ValueError: broken"),
+    "raises": ("raise ValueError('broken')", "cannot be imported: ValueError (module.py:1"),
     "import": ("import nothing_like_this", "No module named"),
-    "exits": ("import sys; sys.exit(3)", "SystemExit: 3"),
+    "exits": ("import sys; sys.exit(3)", "cannot be imported: SystemExit (module.py:1"),
     "dies": ("import os; os._exit(3)", "the helper process ended while it started"),
     "segfault": ("import ctypes; ctypes.string_at(0)", "the helper process ended while it started"),
     "twice": ("from tidemill import task\n@task('a')\ndef f(p): ...\n@task('a')\ndef g(p): ...\n", "rename one"),
