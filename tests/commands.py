@@ -6,16 +6,18 @@ from pymongo import monitoring
 
 
 class Commands(monitoring.CommandListener):
-    """Keeps the names of the commands, in order, and into which collections the updates went."""
+    """Keeps the names of the commands, in order, and of the updates where they went and what each was to change."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.into: list[str] = []
+        self.changes: list[object] = []
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
         self.names.append(event.command_name)
         if event.command_name == "update":
             self.into.append(event.command["update"])
+            self.changes += [one["u"] for one in event.command["updates"]]
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
         pass

@@ -1,4 +1,4 @@
-"""What an outcome writes: each as one guarded update, or two of which exactly one can match."""
+"""What an outcome writes: each as one guarded update, or a few of which exactly one can match."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def statements(settlement: Settlement, *, now: datetime, expired_before: datetim
     """Return the filter and update of each statement; exactly one of them matches while the lease is held.
 
     A cancellation asked for in the meantime wins over every outcome but success, and only the server knows of
-    it, hence a second statement. With *expired_before* the lease must also have run out by then.
+    it, hence more than one statement. With *expired_before* the lease must also have run out by then.
     """
     guard = _guard(settlement.task, expired_before=expired_before)
     ways: list[tuple[dict[str, Any], Outcome]] = [(guard, settlement.outcome)]

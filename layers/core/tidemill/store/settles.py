@@ -95,23 +95,18 @@ def release(tasks: Tasks, held: Sequence[Task], *, now: datetime) -> int:
     if not by_token:
         return 0
     claims = [_held(ids, [token]) for token, ids in by_token.items()]
-    with translated():
-        return tasks.update_many({"$or": claims}, _released(now)).matched_count
+    return _give_back(tasks, {"$or": claims}, now=now)
 
 
 def release_unseen(tasks: Tasks, *, owner: str, tokens: Sequence[str], started: Sequence[TaskId], now: datetime) -> int:
     """Give back what carries one of *tokens* of *owner* and was not *started*: stamps that were never read back."""
-    with translated():
-        return tasks.update_many(
-            {
-                "status": "processing",
-                "lease.owner": owner,
-                "lease.token": {"$in": list(tokens)},
-                "_id": {"$nin": list(started)},
-            },
-            _released(now),
-            hint=indexes.OWNERS,
-        ).matched_count
+    where = {
+        "status": "processing",
+        "lease.owner": owner,
+        "lease.token": {"$in": list(tokens)},
+        "_id": {"$nin": list(started)},
+    }
+    return _give_back(tasks, where, now=now, hint=indexes.OWNERS)
 
 
 def extend(tasks: Tasks, held: Sequence[Task], *, until: datetime) -> list[Task]:
@@ -191,11 +186,20 @@ def _is_mine(settlement: Settlement, settled_by: list[tuple[Any, Any]]) -> bool:
     return settlement.signature is not None and (settlement.task.id, settlement.signature) in settled_by
 
 
-def _released(now: datetime) -> list[dict[str, Any]]:
-    # What a person has set to nothing, or to no number, is left so: one error would end the release of all.
-    is_counted = {"$and": [{"$isNumber": "$attempts"}, {"$gt": ["$attempts", 0]}]}
-    attempts = {"$cond": [is_counted, {"$subtract": ["$attempts", 1]}, "$attempts"]}
-    return [{"$set": {"status": "pending", "updated_at": now, "attempts": attempts}}, {"$unset": "lease"}]
+def _give_back(tasks: Tasks, where: dict[str, Any], *, now: datetime, hint: str | None = None) -> int:
+    """Make what *where* finds in process pending again, and return how much that was.
+
+    In two statements: of what a person has set to nothing, or to no number, nothing is taken off, and the error would
+    end the release of all. In no pipeline: before MongoDB 5 it is refused where a name in a payload begins with "$".
+    """
+    update = {"$set": {"status": "pending", "updated_at": now}, "$unset": {"lease": ""}}
+    counted = {"attempts": {"$gt": 0, "$not": {"$type": "array"}}}
+    writes = [
+        UpdateMany(where | counted, update | {"$inc": {"attempts": -1}}, hint=hint),
+        UpdateMany(where | {"$nor": [counted]}, update, hint=hint),  # not all that is left: a stamp may come late
+    ]
+    with translated():
+        return tasks.bulk_write(writes).matched_count
 
 
 def _tokens(held: Sequence[Task]) -> list[str]:
