@@ -5,15 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pymongo import MongoClient
 from pymongo.database import Database
+from pymongo.monitoring import CommandStartedEvent
 
+from tests.commands import Commands
 from tests.functions.conftest import Deployed
+from tidemill import Queue, UnavailableError
+from tidemill.requests import Occurrence, new_tasks
+from tidemill.testing import Mongod
 
 NOOP: dict[str, Any] = {"name": "noop", "payload": {}}
 OCCURRENCE = {
     "schedule": "arn:aws:scheduler:eu-central-1:123456789012:schedule/default/daily",
     "at": "2026-07-01T06:00:00Z",
 }
+
+
+class TakenBack(Commands):
+    """Empties *db* before a majority is waited for, as a change of primary takes back what only the old one had."""
+
+    def __init__(self, db: Database[Any]) -> None:
+        super().__init__()
+        self._db = db
+
+    def started(self, event: CommandStartedEvent) -> None:
+        """Take note of *event*; a ping goes before what waits."""
+        super().started(event)
+        if event.command_name == "ping":
+            self._db.occurrences.delete_many({})
+            self._db.tasks.delete_many({})
 
 
 def waits_for_majority(deployed: Deployed) -> bool:
@@ -41,3 +62,23 @@ def test_a_repeat_that_would_be_refused_today_waits_for_a_majority(deployed: Dep
 
     assert deployed.post(NOOP, key="order-7").id == first.id
     assert waits_for_majority(deployed)
+
+
+@pytest.mark.parametrize("found", ["mark", "tasks"])
+def test_a_time_that_a_change_of_primary_takes_back_is_not_called_known(
+    mongod: Mongod, db: Database[Any], found: str
+) -> None:
+    occurrence, requests = Occurrence.model_validate(OCCURRENCE), new_tasks([NOOP])
+    Queue(db).accept_occurrence(occurrence, requests)
+    if found == "tasks":
+        db.occurrences.delete_many({})
+
+    with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[TakenBack(db)]) as client:
+        queue = Queue(client[db.name])
+        if found == "tasks":
+            with pytest.raises(UnavailableError):
+                queue.accept_occurrence(occurrence, requests)
+        [accepted] = queue.accept_occurrence(occurrence, requests)
+
+    assert accepted.is_new
+    assert db.tasks.count_documents({"_id": accepted.id}) == 1

@@ -14,6 +14,7 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from tidemill.documents import OCCURRENCES
 from tidemill.enqueueing.values import Accepted, new_document, refuse_expired
+from tidemill.errors import UnavailableError
 from tidemill.requests import NewTask, Occurrence
 from tidemill.store import Tasks, intake, majority, translated
 from tidemill.store.confirming import confirmed
@@ -58,10 +59,8 @@ def known_occurrence(tasks: Tasks, occurrence: Occurrence, *, count: int) -> lis
     """
     with translated(OCCURRENCES):
         found = _marks(tasks).find_one({"_id": _id(occurrence)}, {"_id": 1})
-    if found is None:
-        return None
-    _wait_for_majority(tasks)
-    return _known(_task_ids(occurrence, count))
+    ids = _task_ids(occurrence, count)
+    return None if found is None or not _lasts(tasks, _id(occurrence), ids) else _known(ids)
 
 
 def _known(ids: Sequence[ObjectId]) -> list[Accepted]:
@@ -88,14 +87,18 @@ def _stored(tasks: Tasks, mark: dict[str, Any], documents: Sequence[dict[str, An
     try:
         return in_transaction(tasks.database, together)
     except _KnownError:
-        _wait_for_majority(tasks)
+        if not _lasts(tasks, mark["_id"], [one["_id"] for one in documents]):
+            raise UnavailableError("what was there of this occurrence was taken back; repeat it") from None
         return False
 
 
-def _wait_for_majority(tasks: Tasks) -> None:
-    """Return once a majority has what was found: till then the next change of primary may take it back."""
+def _lasts(tasks: Tasks, mark: dict[str, Any], ids: Sequence[ObjectId]) -> bool:
+    """Tell whether a majority has what was found, the mark or a task: a change of primary may have taken it back."""
     with translated(OCCURRENCES), confirmed(_marks(tasks)) as (marks, session):
-        marks.find_one({}, {"_id": 1}, session=session)
+        if marks.find_one({"_id": mark}, {"_id": 1}, session=session) is not None:
+            return True
+        lasting = tasks.with_options(read_concern=marks.read_concern)
+        return lasting.find_one({"_id": {"$in": list(ids)}}, {"_id": 1}, session=session) is not None
 
 
 def _is_there(error: DuplicateKeyError | BulkWriteError) -> bool:
