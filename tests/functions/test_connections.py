@@ -35,7 +35,7 @@ def test_a_reply_that_is_lost_is_one_task(
 @pytest.mark.parametrize(("key", "command"), [(None, "insert"), ("order-7", "findAndModify")])
 def test_a_reply_that_is_lost_to_a_client_without_retries_is_one_task(
     mongod: Mongod, db: Database[Any], key: str | None, command: str
-) -> None:
+) -> None:  # F92
     with wire.proxy(mongod.uri) as proxy, MongoClient[dict[str, Any]](f"{proxy.uri}&retryWrites=false") as client:
         queue = Queue(client[db.name])
         queue.cancel(queue.enqueue("noop", {}))

@@ -154,7 +154,9 @@ def test_its_seat_ends_a_little_after_the_invocation_and_is_left_by_then(deploye
     assert db.control.find_one({"_id": "seats"})["holds"] == []  # type: ignore[index]
 
 
-def test_its_leases_carry_the_request_id_and_end_with_the_invocation(deployed: Deployed, db: Database[Any]) -> None:
+def test_its_leases_carry_the_request_id_and_end_with_the_invocation(
+    deployed: Deployed, db: Database[Any]
+) -> None:  # F05
     context = FakeContext(timedelta(seconds=100), request_id="r-1")
     due(db)
     before = datetime.now(UTC)
@@ -246,7 +248,7 @@ def test_a_function_that_takes_longer_than_an_executor_lives_is_an_error_at_the_
 
 def test_outcomes_that_mongodb_does_not_confirm_are_an_error_after_the_report(
     deployed: Deployed, db: Database[Any], client: MongoClient[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> None:  # F91
     due(db)
     deployed.timeout_ms = 200
     data = {"failCommands": ["update"], "appName": "tidemill-execute", "errorCode": 6}

@@ -87,6 +87,29 @@ def furnished(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> Deployed:
 # execute
 
 
+@pytest.mark.parametrize("raised", [None, Fail("S3cr3t")])
+def test_an_attempt_whose_lease_was_lost_is_told_as_neither_done_nor_failed(  # F02
+    deployed: Deployed, db: Database[Any], monkeypatch: pytest.MonkeyPatch, raised: Exception | None
+) -> None:
+    registry = Registry()
+
+    @registry.task("slow")
+    def slow(_: Any) -> None:
+        db.tasks.update_one({}, {"$set": {"lease.token": "of another"}})
+        if raised:
+            raise raised
+
+    runtime = bootstrap.runtime()
+    monkeypatch.setattr(bootstrap, "runtime", lambda: replace(runtime, registry=registry))
+    add(db, "slow")
+
+    report = deployed.invoke("execute")
+
+    assert (report["lost"], report["done"], report["failed"]) == (1, 0, 0)
+    assert [line["message"] for line in deployed.log()] == ["executed"]
+    assert counters(deployed) == {"claimed": 1}
+
+
 def test_an_execution_tells_what_became_of_each_attempt(furnished: Deployed, db: Database[Any]) -> None:
     add(db, "works", "works", "fails", "asks_for_more")
     add(db, "asks_for_more", max_retries=0)

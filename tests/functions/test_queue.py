@@ -145,7 +145,7 @@ def test_a_payload_that_cannot_be_stored_is_refused_before_anything_is_asked(una
         unasked.enqueue("send", payload)
 
 
-def test_the_time_is_that_of_the_call(queue: Queue, clock: ManualClock) -> None:
+def test_the_time_is_that_of_the_call(queue: Queue, clock: ManualClock) -> None:  # F34
     first, _ = queue.get(queue.enqueue("send", {})), clock.move(timedelta(hours=2))
     second = queue.get(queue.enqueue("send", {}))
 

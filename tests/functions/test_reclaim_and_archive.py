@@ -10,7 +10,7 @@ import pytest
 from pymongo.database import Database
 
 from tests.builders import document
-from tests.functions.calls import app, request, sample
+from tests.functions.calls import CALLER, app, request, sample
 from tests.functions.conftest import Deployed
 from tests.functions.test_enqueue_direct import SCHEDULED
 from tests.functions.test_enqueue_events import ALB, V2
@@ -142,6 +142,29 @@ def test_a_document_of_the_users_own_shape_is_adopted_by_the_default_task(
 
     assert deployed.invoke("reclaim")["adopted"] == 1
     assert deployed.invoke("execute")["done"] == 1
+
+
+def test_who_failed_a_task_and_whether_it_was_moved_makes_no_difference_to_its_status(  # F19
+    deployed: Deployed, db: Database[Any]
+) -> None:
+    lease = {"token": "t", "owner": "o", "expires_at": LONG_AGO}
+    lost = {"status": "processing", "attempts": 1, "crashes": 1, "lease": lease}
+    mine = {"trace": {"source": CALLER}, "max_retries": 0}
+    ids = [
+        str(db.tasks.insert_one(document(LONG_AGO, **mine, **ending)).inserted_id)
+        for ending in (lost, {"expires_at": LONG_AGO}, {"attempts": 1})
+    ]
+    deployed.invoke("reclaim")
+    deployed.invoke("execute")
+
+    alive = [deployed.get(one).body for one in ids]
+    assert deployed.invoke("archive")["moved"] == 3
+    dead = [deployed.get(one).body for one in ids]
+
+    assert alive == dead
+    assert [one["reason"] for one in dead] == ["worker_lost", "expired", "exhausted"]
+    assert {one["status"] for one in dead} == {"failed"}
+    assert len({frozenset(one) for one in dead}) == 1
 
 
 def test_what_expired_or_cannot_be_a_task_ends_as_a_dead_letter(deployed: Deployed, db: Database[Any]) -> None:

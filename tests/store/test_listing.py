@@ -318,7 +318,7 @@ def test_a_cursor_goes_into_an_address_as_it_is(tasks: Tasks, now: datetime) -> 
 )
 def test_a_page_examines_no_more_than_its_plan_says(
     db: Database[Any], now: datetime, asked: dict[str, Any], cost: tuple[int, int, int]
-) -> None:
+) -> None:  # F86
     number, keys, fetched = cost
     tasks = open_tasks(db)
     everything(tasks, now)

@@ -45,14 +45,14 @@ def deployed(template: dict[str, Any], name: str, **chosen: object) -> dict[str,
 
 
 @each_function
-def test_every_variable_that_the_core_reads_is_declared(template: dict[str, Any], name: str) -> None:
+def test_every_variable_that_the_core_reads_is_declared(template: dict[str, Any], name: str) -> None:  # F95
     asked = Asked()
     from_environment(asked)
 
     assert ours(asked, name) - variables(template, name).keys() == set()
 
 
-def test_every_variable_that_the_task_functions_read_is_declared_for_executors(template: dict[str, Any]) -> None:
+def test_every_variable_that_the_task_functions_read_is_declared_for_executors(template: dict[str, Any]) -> None:  # F95
     asked = Asked()
     Sender.from_env(asked)
     declared = {name: ours(asked) & variables(template, name).keys() for name in FUNCTIONS}

@@ -66,7 +66,7 @@ def test_a_wait_grows_by_its_strategy_up_to_the_cap(fields: dict[str, Any], expe
 
 @pytest.mark.parametrize("failures", [0, -1])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_count_below_one_waits_like_the_first_failure(strategy: Any, failures: int) -> None:
+def test_a_count_below_one_waits_like_the_first_failure(strategy: Any, failures: int) -> None:  # F20
     assert wait(Backoff(strategy=strategy), failures) == wait(Backoff(strategy=strategy), 1) == 2.5
 
 

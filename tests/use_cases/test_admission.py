@@ -29,7 +29,7 @@ def slow(mongod: Mongod, bench: Bench) -> Iterator[tuple[Tasks, SlowStamp]]:
         yield open_tasks(client[bench.db.name]), monotonic
 
 
-def test_a_backlog_of_expired_tasks_is_not_run(bench: Bench, now: datetime) -> None:
+def test_a_backlog_of_expired_tasks_is_not_run(bench: Bench, now: datetime) -> None:  # F27
     ids = add(bench.tasks, [document(now, payload={"n": n}, expires_at=now + MINUTE) for n in range(60)])
     bench.clock.move(60 * MINUTE)
 
@@ -55,7 +55,7 @@ def test_exhausted_is_judged_by_the_attempts_before_this_claim(
 
 
 @pytest.mark.parametrize("name", ["no.such.task", "../x", "os.system", "__import__", "Tâche😀", "x" * 300])
-def test_an_unknown_name_waits_and_is_dead_in_the_end(bench: Bench, now: datetime, name: str) -> None:
+def test_an_unknown_name_waits_and_is_dead_in_the_end(bench: Bench, now: datetime, name: str) -> None:  # F23
     unknown, *known = add(
         bench.tasks, [document(now, name=name, priority=9), *(document(now, payload={"n": n}) for n in range(5))]
     )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from types import MappingProxyType
 from typing import Any, Final
 
 import bson
 import pytest
-from bson import ObjectId
+from bson import Code, DBRef, Decimal128, MaxKey, MinKey, ObjectId, Timestamp
 from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
@@ -19,7 +20,7 @@ from tests.builders import add, document, stored
 from tests.chaos.invariants import broken
 from tests.conftest import ManualClock
 from tests.use_cases.conftest import Bench
-from tests.use_cases.graveyard import Graveyard
+from tests.use_cases.graveyard import Graveyard, opened
 from tidemill.store import Tasks
 
 HOUR = timedelta(hours=1)
@@ -31,6 +32,13 @@ UNTRIED: Final = {
     ("idempotency_key", "text"),  # its index keeps a second symbol of the same text out
     ("queue", "not UTF-8"),  # what no driver can ask for, no claim and no sweep can
 }
+
+
+IDS: Final[tuple[Any, ...]] = (
+    None, float("nan"), float("inf"), -0.5, 0, False, 1, True, 2**53, "", "x", b"", Decimal128("2"), Timestamp(1, 1),
+    datetime(2031, 7, 1, tzinfo=UTC), Code("x"), DBRef("a", 1), MinKey(), MaxKey(), {}, {"a": {"b": [1]}},
+)  # fmt: skip
+"""Some that Python takes for one another, some that it cannot hash, and one that does not equal itself."""
 
 
 def text(value: str) -> bytes:
@@ -102,3 +110,25 @@ def test_a_value_of_any_kind_in_any_field_stops_nobody_and_comes_to_an_end(  # F
     told = broken(db, accepted=[*odd, *good], now=clock.now(), at_rest=True, edited=list(odd))
     assert [f"{kind}: {one}" for one in told for own, kind in odd.items() if str(own) in one] == []
     assert told == []
+
+
+@pytest.mark.parametrize("status", ["pending", "processing"])
+def test_an_id_of_any_kind_is_run_retried_moved_and_redriven(  # F25
+    bench: Bench, tasks: Tasks, clock: ManualClock, status: str
+) -> None:
+    bench.task("broken")(lambda _payload, _ctx: 1 / 0)
+    held = {"lease": LEASE | {"expires_at": clock.now()}, "attempts": 1} if status == "processing" else {}
+    common = {"name": "broken", "status": status, "max_retries": 1, **held}
+    add(tasks, [document(clock.now(), _id=own, payload={"n": n}, **common) for n, own in enumerate(IDS)])
+
+    with opened(bench.db, clock) as graveyard:
+        for _ in range(4):
+            bench.reclaim()
+            bench.execute()
+            graveyard.archive()
+            clock.move(HOUR)
+        assert sorted(bench.ran) == sorted([*range(len(IDS))] * 2)
+        assert (tasks.count_documents({}), len(graveyard.objects())) == (0, len(IDS))
+        replace(graveyard, registered=frozenset({"broken"})).redrive_all()
+
+    assert bench.execute()["retried"] == len(IDS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ from pymongo import MongoClient, ReadPreference, monitoring
 from pymongo.database import Database
 
 from tests.builders import add, document, stored
+from tests.buried import letter
 from tests.functions import wire
 from tests.functions.calls import answer, request
 from tests.keepers import lost
@@ -22,6 +25,8 @@ from tests.use_cases.containers import Container
 from tidemill import Fail, Queue, Retry, indexes
 from tidemill.archive import move
 from tidemill.documents import DEAD_LETTERS
+from tidemill.operations import OPERATIONS, Desk, operate, read
+from tidemill.retry import DEFAULT
 from tidemill.settings import Settings
 from tidemill.store import Tasks, lookups, open_tasks
 from tidemill.testing import Mongod
@@ -30,6 +35,7 @@ SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)
 LONG_AGO = datetime(2026, 7, 1, tzinfo=UTC)
 WRITES = ("insert", "update", "delete", "findAndModify")
+WEAK = "w=0&readPreference=secondaryPreferred&readConcernLevel=available&retryWrites=false"
 
 
 def test_retention_removes_what_has_ended_and_nothing_else(db: Database[Any], tasks: Tasks, dead: Tasks) -> None:  # F85
@@ -90,6 +96,17 @@ class _Sent(monitoring.CommandListener):
     def __init__(self) -> None:
         self.commands: list[tuple[str, Mapping[str, Any]]] = []
 
+    def names(self) -> set[str]:
+        return {name for name, _ in self.commands}
+
+    def weak(self) -> list[str]:
+        """The writes that no majority confirms, themselves or with their transaction, and the reads elsewhere."""
+        confirmed = [one for one in self.commands if one[0] == "commitTransaction"]
+        confirmed += [one for one in self.commands if one[0] in WRITES and "autocommit" not in one[1]]
+        weak = [name for name, command in confirmed if command.get("writeConcern", {}).get("w") != "majority"]
+        astray = [name for name, command in self.commands if "$readPreference" in command]
+        return weak + [name for name in astray if name != "endSessions"]
+
     def started(self, event: monitoring.CommandStartedEvent) -> None:
         self.commands.append((event.command_name, event.command))
 
@@ -104,8 +121,7 @@ def test_no_option_of_a_uri_weakens_a_write_or_moves_a_read(  # F87, F88
     mongod: Mongod, bench: Bench, now: datetime
 ) -> None:
     sent = _Sent()
-    options = "w=0&readPreference=secondaryPreferred&readConcernLevel=available&retryWrites=false"
-    with MongoClient[dict[str, Any]](f"{mongod.uri}&{options}", event_listeners=[sent], tz_aware=True) as client:
+    with MongoClient[dict[str, Any]](f"{mongod.uri}&{WEAK}", event_listeners=[sent], tz_aware=True) as client:
         weak = Bench(db=client[bench.db.name], clock=bench.clock)
         queue = Queue(weak.db, clock=weak.clock)
         queue.get(queue.enqueue("noop", {}))
@@ -116,12 +132,49 @@ def test_no_option_of_a_uri_weakens_a_write_or_moves_a_read(  # F87, F88
         weak.reclaim(dead_owner="dead")
         move(open_tasks(weak.db), open_tasks(weak.db, DEAD_LETTERS), clock=weak.clock, until=1e12)
 
-    names = {name for name, _ in sent.commands}
-    assert names >= {"insert", "update", "delete", "findAndModify", "find", "aggregate"}
-    assert not any("$readPreference" in command for name, command in sent.commands if name != "endSessions")
-    assert {command["writeConcern"]["w"] for name, command in sent.commands if name in WRITES} == {"majority"}
+    assert sent.names() >= {"insert", "update", "delete", "findAndModify", "find", "aggregate"}
+    assert sent.weak() == []
     assert open_tasks(weak.db).read_preference == ReadPreference.PRIMARY
     assert {one["status"] for one in bench.db["tasks"].find()} <= {"done", "cancelled", "pending"}
+
+
+@pytest.mark.parametrize("options", [WEAK, "tz_aware=true", "tz_aware=false"])
+def test_no_option_of_a_uri_stops_an_operator_or_weakens_what_is_done(  # F29, F87, F88
+    mongod: Mongod, bench: Bench, dead: Tasks, now: datetime, options: str
+) -> None:
+    bench.db["task_types"].insert_one({"_id": "noop"})
+    [delayed] = add(bench.tasks, [document(now, due_at=now + DAY, next_retry_at=now + DAY, attempts=1)])
+    [pending, held] = add(bench.tasks, [document(now), lost(now)])
+    buried = [letter(now), letter(now, name="gone")]
+    add(dead, buried)
+    asked: list[dict[str, Any]] = [
+        {"op": "queue.declare", "queue": "eu"},
+        *({"op": op, "queue": "eu"} for op in ("queue.pause", "queue.resume", "queue.status")),
+        {"op": "queue.set", "queue": "eu", "retry_share": 0.5},
+        *({"op": op} for op in ("queue.list", "task.list", "stats", "dlq.groups", "dlq.list", "dlq.export")),
+        *({"op": op, "id": str(delayed)} for op in ("task.show", "task.explain", "task.retry")),
+        {"op": "task.cancel", "id": str(pending)},
+        {"op": "task.cancel", "id": str(held), "force": True},
+        {"op": "dlq.show", "id": str(buried[0]["_id"]["task"])},
+        {"op": "dlq.redrive", "name": "noop", "dry_run": False},
+        {"op": "dlq.purge", "name": "gone", "dry_run": False},
+    ]
+    sent = _Sent()
+    with MongoClient[dict[str, Any]](f"{mongod.uri}&{options}", event_listeners=[sent]) as client:
+        desk = Desk(db=client[bench.db.name], clock=bench.clock, retry=DEFAULT, put=lambda _key, _body: None)
+        answers = [operate(read(one), desk) for one in asked]
+        keyed = {"name": "noop", "payload": {}, "idempotency_key": "k"}
+        Queue(desk.db, clock=bench.clock).enqueue_many([{"name": "noop", "payload": {}}, keyed])  # one transaction
+
+    assert {one["op"] for one in asked} == set(OPERATIONS)
+    assert sent.names() >= {*WRITES, "commitTransaction"}
+    assert sent.weak() == []
+    times = re.findall(r'"\w+_at": "([^"]+)"', json.dumps(answers))
+    assert len(times) > len(asked)
+    assert {datetime.fromisoformat(one).utcoffset() for one in times} == {timedelta(0)}
+    found = [(stored(bench.tasks, one)["status"], stored(bench.tasks, one)["due_at"]) for one in (delayed, pending)]
+    assert found == [("pending", now), ("cancelled", now)]
+    assert (stored(bench.tasks, held)["status"], dead.count_documents({"archived_at": now})) == ("cancelled", 1)
 
 
 @pytest.mark.parametrize("options", ["w=0", "w=1&journal=false&retryWrites=false&readPreference=secondaryPreferred"])
@@ -141,7 +194,7 @@ def test_a_lone_server_without_transactions_will_do() -> None:  # F89
 
 
 def _work_through(uri: str, db: Database[Any]) -> None:
-    """Enqueue, read at once, lose, reclaim, run and archive, through the handlers."""
+    """Enqueue, read at once, lose, reclaim, run, archive and redrive, through the handlers."""
     given: dict[str, str] = {"uri": uri, "database": db.name, "LINGER_SEC": "0"}
     add(db["tasks"], [lost(LONG_AGO), document(LONG_AGO, attempts=9, max_retries=0)])
     with Container("enqueue", **given) as front:
@@ -155,7 +208,10 @@ def _work_through(uri: str, db: Database[Any]) -> None:
             assert (report["done"], report["failed"], report["unknown"]) == (2, 1, 0)
         with Container("archive", **given) as container:
             assert container.done()["moved"] == 1
+        with Container("operate", **given) as container:
+            assert container.done({"op": "dlq.redrive", "all": True, "dry_run": False})["redriven"] == 1
         assert answer(front.done(request("GET", f"/tasks/{task_id}"))).body["status"] == "done"
+    assert db["tasks"].count_documents({"status": "pending", "redrives": 1, "attempts": 0}) == 1
 
 
 SHORT = Settings(max_task_timeout=SECOND, task_timeout=SECOND, margin=SECOND / 2, concurrency=2, linger=timedelta(0))

@@ -24,7 +24,7 @@ def graveyard(db: Database[Any], clock: ManualClock) -> Iterator[Graveyard]:
         yield graveyard
 
 
-def test_a_redriven_task_keeps_its_settings_and_its_second_death_is_a_second_letter(  # F56
+def test_a_redriven_task_keeps_its_settings_and_its_second_death_is_a_second_letter(  # F56, F85
     graveyard: Graveyard, bench: Bench
 ) -> None:
     graveyard = replace(graveyard, registered=frozenset({"broken"}))
@@ -48,13 +48,15 @@ def test_a_redriven_task_keeps_its_settings_and_its_second_death_is_a_second_let
         graveyard.archive()
         buried = stored(graveyard.dead, {"task": task_id, "redrives": life})
         assert (buried["attempts"], buried["error"]["code"]) == (1, "ZeroDivisionError")
+        assert buried["retain_from"] == bench.clock.now()
         bench.clock.move(MINUTE)
         assert graveyard.redrive_all().redriven == 1
         back = stored(graveyard.tasks, task_id)
         assert {name: back[name] for name in settings} == settings
         assert (back["status"], back["attempts"], back["redrives"]) == ("pending", 0, life + 1)
         assert (back["attempt_log"], back["error"], back["result"], back["finished_at"]) == ([], None, None, None)
-        assert not {"lease", "settled_by", "reason", "fingerprint", "dead_lettered_at", "archived_at"} & back.keys()
+        assert not {"lease", "settled_by", "reason", "fingerprint", "dead_lettered_at"} & back.keys()
+        assert not {"archived_at", "retain_from"} & back.keys()
 
     assert graveyard.dead.count_documents({}) == 2
     assert len(graveyard.objects()) == 2

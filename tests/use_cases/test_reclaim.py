@@ -101,7 +101,7 @@ def test_a_late_worker_is_told_that_it_lost_what_was_reclaimed(bench: Bench, now
     assert (len(verdict.lost), verdict.settled) == (1, ())
 
 
-def test_two_reclaims_at_once_bump_each_task_once(bench: Bench, now: datetime) -> None:
+def test_two_reclaims_at_once_bump_each_task_once(bench: Bench, now: datetime) -> None:  # F07
     ids = add(bench.tasks, [document(now) for _ in range(700)])
     claim(bench.tasks, now, limit=700)
     bench.clock.move(2 * MINUTE)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from bson import ObjectId
 
 from tests.builders import add, document
 from tests.claimers import a_claimer, numbers
@@ -205,7 +206,9 @@ def test_failing_tasks_of_high_priority_do_not_keep_good_ones_waiting(bench: Ben
 
     bench.task("fails")(fails)
     now = bench.clock.now()
-    add(bench.tasks, [document(now, name="fails", priority=9, max_retries=50) for _ in range(3)])
+    waits = {"strategy": "fixed", "base_sec": 150.0, "max_sec": 150.0, "jitter": "none"}
+    failing = document(now, name="fails", priority=9, max_retries=50, backoff_policy=waits, payload={"n": "failing"})
+    add(bench.tasks, [failing | {"_id": ObjectId()} for _ in range(3)])
     add(bench.tasks, [document(now) for _ in range(30)])
 
     for _ in range(12):
@@ -213,6 +216,7 @@ def test_failing_tasks_of_high_priority_do_not_keep_good_ones_waiting(bench: Ben
         bench.clock.move(timedelta(minutes=1))
 
     assert bench.tasks.count_documents({"status": "done"}) == 30
+    assert bench.ran.count("failing") == 3 * 4  # at 0, 3, 6 and 9 minutes
 
 
 def test_priority_is_strict_and_the_status_shows_who_waits(bench: Bench) -> None:  # F26
