@@ -132,7 +132,7 @@ def _counted(task: Task) -> int:
 
 
 def _unlogged(task: Task) -> Collection[int]:
-    """Return how many claims the log may not tell of: the one that was taken away where a task was cancelled by force."""
+    """Return of how many claims the log may be silent: of the one that was taken away by a forced cancellation."""
     return {0, 1} if task.status == "cancelled" else {0}
 
 
