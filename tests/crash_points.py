@@ -7,10 +7,14 @@ for point, state in points(use_case, make_state):
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import Any, Final, TypeVar
 from unittest.mock import patch
 
@@ -18,14 +22,35 @@ from botocore.client import BaseClient
 from bson.raw_bson import RawBSONDocument
 from pymongo.synchronous.pool import Connection
 
+import tidemill
+from tests.waiting import eventually
+
 State = TypeVar("State")
 
 _HEADER: Final = 21
 """Bytes of a message before its command: length, ids, kind, flags, and the kind of the first section."""
 
+_DRIVERS: Final = "pymongo_"
+"""What the names of the driver's own threads begin with."""
+
+_PRODUCT: Final = f"{Path(tidemill.__file__).parent}{os.sep}"
+
+THREADS_END_WITHIN_SEC: Final = 20.0
+
 
 class Crash(BaseException):
     """The process ends here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What a use case calls: commands with their collections, and operations of AWS.
+
+    ``callers`` are the functions of Tidemill that were under way at any call, as ``store/claims.py:take``.
+    """
+
+    calls: Sequence[str]
+    callers: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -56,57 +81,124 @@ def points(use_case: Callable[[State], object], make_state: Callable[[], State])
 
 def calls(use_case: Callable[[State], object], state: State) -> list[str]:
     """Run *use_case* and return what it calls, in order: commands with their collections, and operations of AWS."""
+    return list(traced(use_case, state).calls)
+
+
+def traced(use_case: Callable[[State], object], state: State) -> Trace:
+    """Run *use_case* and return what it calls, and from where."""
     process = _Process()
     with _watched(process):
         use_case(state)
-    return process.calls
+    return Trace(calls=process.calls, callers=frozenset(process.callers))
 
 
 def crash(use_case: Callable[[State], object], state: State, *, number: int, after: bool) -> Point:
-    """Let *use_case* crash at a point. Nothing that it does from then on gets through, cleaning up included."""
+    """Let *use_case* crash at a point. Nothing that it does from then on gets through, cleaning up included.
+
+    Raises:
+        AssertionError: It ended well: the point was not reached, or it went on after the crash.
+    """
     process = _Process(number=number, after=after)
+    point = _crashed(use_case, state, process)
+    if point is None:
+        raise AssertionError(f"it ended well, though it was to crash {after=} call {number} of {process.calls}")
+    return point
+
+
+def crash_if_reached(use_case: Callable[[State], object], state: State, *, number: int, after: bool) -> Point | None:
+    """Do as `crash`, but return ``None`` where fewer calls were made: threads do not always make as many.
+
+    Raises:
+        AssertionError: It went on after the crash.
+    """
+    return _crashed(use_case, state, _Process(number=number, after=after))
+
+
+def _crashed(use_case: Callable[[State], object], state: State, process: _Process) -> Point | None:
     with _watched(process):
         try:
             use_case(state)
         except Crash:
-            return Point(number=number, after=after, call=process.calls[number - 1])
-    raise AssertionError(f"it ended well, though it was to crash {after=} call {number} of {process.calls}")
+            return process.point()
+        if process.died_in == threading.get_ident():
+            raise AssertionError(f"it ended well after it had crashed at call {process.number} of {process.calls}")
+    return process.point() if process.died_in else None
 
 
 class _Process:
-    """Counts calls, and dies at one of them."""
+    """Counts calls, and dies at one of them; ``died_in`` is the thread that made it."""
 
     def __init__(self, *, number: int | None = None, after: bool = False) -> None:
         self.calls: list[str] = []
-        self._number = number
+        self.callers: set[str] = set()
+        self.number = number
+        self.died_in: int | None = None
         self._after = after
-        self._is_dead = False
         self._lock = threading.Lock()
+
+    def point(self) -> Point:
+        """Return where it died."""
+        number = self.number or 0
+        return Point(number=number, after=self._after, call=self.calls[number - 1])
 
     def call(self, name: str) -> int:
         """Note a call that is about to be made, and return its number."""
         with self._lock:
-            if not self._is_dead:
+            if self.died_in is None:
                 self.calls.append(name)
+                self.callers.update(_callers(sys._getframe()))
             number = len(self.calls)
-            self._live_on(unless=number == self._number and not self._after)
+            self._live_on(unless=number == self.number and not self._after)
             return number
 
     def returned(self, number: int) -> None:
         """Note that a call has had its effect."""
         with self._lock:
-            self._live_on(unless=number == self._number)
+            self._live_on(unless=number == self.number)
 
     def _live_on(self, *, unless: bool) -> None:
-        self._is_dead = self._is_dead or unless
-        if self._is_dead:
+        if self.died_in is None and unless:
+            self.died_in = threading.get_ident()
+        if self.died_in is not None:
             raise Crash
+
+
+def _callers(frame: FrameType | None) -> Iterator[str]:
+    """Yield the functions of Tidemill that have led to *frame*."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_PRODUCT):
+            yield f"{code.co_filename.removeprefix(_PRODUCT)}:{code.co_qualname}"
+        frame = frame.f_back
 
 
 @contextmanager
 def _watched(process: _Process) -> Iterator[None]:
-    """Let *process* know of every call of this process, but of those that the driver makes of its own accord."""
-    with _watched_mongodb(process), _watched_aws(process):
+    """Let *process* know of every call of this process, but of those that the driver makes of its own accord.
+
+    Threads that were begun meanwhile are waited for: what they do later would get through.
+    """
+    with _watched_mongodb(process), _watched_aws(process), _threads_die_quietly():
+        before = set(threading.enumerate())
+        try:
+            yield
+        finally:
+            assert eventually(lambda: not _begun_since(before), within=THREADS_END_WITHIN_SEC), _begun_since(before)
+
+
+def _begun_since(before: set[threading.Thread]) -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one not in before and not one.name.startswith(_DRIVERS)]
+
+
+@contextmanager
+def _threads_die_quietly() -> Iterator[None]:
+    tell = threading.excepthook
+
+    def tell_of_others(told: threading.ExceptHookArgs) -> None:
+        if told.exc_type is not Crash:
+            tell(told)
+
+    with patch.object(threading, "excepthook", tell_of_others):
         yield
 
 
@@ -160,7 +252,7 @@ def _watched_aws(process: _Process) -> Iterator[None]:
 
 
 def _is_of_the_driver(conn: Connection) -> bool:
-    return not conn.ready or threading.current_thread().name.startswith("pymongo_")
+    return not conn.ready or threading.current_thread().name.startswith(_DRIVERS)
 
 
 def _command(message: bytes) -> RawBSONDocument:

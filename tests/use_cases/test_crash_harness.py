@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from moto import mock_aws
 from pymongo import UpdateOne
 
-from tests.crash_points import Crash, calls, crash, points
-from tidemill.store import Tasks
+from tests.builders import document, lease
+from tests.conftest import T0
+from tests.crash_points import Crash, calls, crash, crash_if_reached, points, traced
+from tidemill.store import Tasks, claims, lookups
 
 BUCKET = "letters"
 
@@ -102,3 +105,51 @@ def test_what_goes_on_after_a_crash_or_never_comes_to_it_is_told(tasks: Tasks, n
 
     with pytest.raises(AssertionError, match="it ended well"):
         crash(goes_on, tasks, number=number, after=False)
+
+
+def test_it_is_told_from_where_in_tidemill_calls_are_made(tasks: Tasks) -> None:
+    tasks.insert_one(document(T0, _id="x"))
+
+    trace = traced(lambda tasks: claims.take(tasks, ["x"], lease=lease(T0), now=T0), tasks)
+
+    assert "store/claims.py:take" in trace.callers
+    assert not any("lookups" in one for one in trace.callers)
+    assert "store/lookups.py:get" in traced(lambda tasks: lookups.get(tasks, "x"), tasks).callers
+
+
+def test_a_process_also_dies_where_a_thread_of_its_own_makes_the_call(tasks: Tasks) -> None:
+    def in_a_thread(tasks: Tasks) -> None:
+        thread = threading.Thread(target=lambda: tasks.insert_one({"_id": "by the thread"}))
+        thread.start()
+        thread.join()
+
+    def and_goes_on(tasks: Tasks) -> None:
+        in_a_thread(tasks)
+        tasks.insert_one({"_id": "after it"})
+
+    assert crash(in_a_thread, tasks, number=1, after=False).call == "insert tasks"
+    assert crash(and_goes_on, tasks, number=1, after=True).after
+    assert [one["_id"] for one in tasks.find()] == ["by the thread"]
+
+
+def test_what_a_thread_does_late_does_not_get_through_either(tasks: Tasks) -> None:
+    is_dead = threading.Event()
+
+    def leaves_a_thread(tasks: Tasks) -> None:
+        def late() -> None:
+            is_dead.wait(5)
+            tasks.insert_one({"_id": "late"})
+
+        threading.Thread(target=late).start()
+        try:
+            tasks.insert_one({"_id": 1})
+        finally:
+            is_dead.set()
+
+    crash(leaves_a_thread, tasks, number=1, after=False)
+
+    assert tasks.count_documents({}) == 0
+
+
+def test_a_point_that_is_not_reached_this_time_is_no_error_where_that_may_be(tasks: Tasks) -> None:
+    assert crash_if_reached(lambda tasks: tasks.find_one({}), tasks, number=2, after=False) is None

@@ -1,0 +1,1 @@
+"""Task functions of a deployment."""

@@ -1,0 +1,37 @@
+"""Indexes are made where none are, and made anew where an earlier release made them otherwise."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.chaos.crash_points.scenario import Scenario
+from tests.chaos.crash_points.world import World
+from tidemill import indexes
+from tidemill.documents import TASKS
+
+_OLD_SEC: Final = 60
+
+
+def _bare(world: World) -> None:
+    world.uses_bare = True
+    world.db.client.drop_database(world.bare.name)
+
+
+def _old(world: World) -> None:
+    _bare(world)
+    world.bare[TASKS].create_index("queue", name=indexes.CLAIM)
+    [retention] = [one for one in indexes.INDEXES if (one.collection, one.name) == (TASKS, indexes.RETENTION)]
+    keys, partial = list(retention.keys), retention.partial
+    world.bare[TASKS].create_index(
+        keys, name=retention.name, partialFilterExpression=partial, expireAfterSeconds=_OLD_SEC
+    )
+
+
+def _create(world: World) -> None:
+    indexes.create(world.bare)
+
+
+SCENARIOS: Final = (
+    Scenario(use_case="indexes", name="where none are", prepare=_bare, act=_create, again=_create),
+    Scenario(use_case="indexes", name="where others are", prepare=_old, act=_create, again=_create),
+)
