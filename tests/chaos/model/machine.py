@@ -77,12 +77,14 @@ class Machine(Meddling):
                 self.alone(self.a_settling(0, 0, many=200, is_same=True))
 
     def _count_the_tasks(self) -> None:
+        """Count where they are; what a person has put under the id of one is none."""
         died = {key[0] for key in self.world.letters} | self.purged
-        for task_id in self.accepted - self.removed:
+        known = self.accepted - self.removed - self.reused
+        for task_id in known:
             status = self.world.tasks.get(task_id, {}).get("status")
             place = status if status in {"done", "cancelled"} else "dead" if task_id in died else "lost"
             type(self).ended[place] += 1
-        type(self).ended["accepted"] += len(self.accepted - self.removed)
+        type(self).ended["accepted"] += len(known)
         type(self).ended["examples"] += 1
 
 
