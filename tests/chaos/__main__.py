@@ -44,7 +44,7 @@ class Seconds:
 
 SECTIONS: Final[Mapping[str, Seconds]] = MappingProxyType({
     "model": Seconds(300, 20),
-    "crash_points": Seconds(90, 15),
+    "crash_points": Seconds(110, 15),
     "failures": Seconds(80, 12),
     "replica_set": Seconds(180, 30),
     "load": Seconds(110, 12),
