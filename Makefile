@@ -56,7 +56,7 @@ cost: $(READY) ## write what a deployment costs into README.md, by demo/cost.py
 test: $(READY) ## run the tests but those from end to end (ARGS="-k claim", TEST_PROCESSES=0 for one after the other)
 	@PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
-e2e: $(READY) built ## run what people run: the demo, the commands, and the built functions in Lambda's runtime
+e2e: $(READY) built ## run what people run (demo, commands, built functions in Lambda's runtime) and what is large
 	@$(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) tests/end_to_end --ignore=tests/end_to_end/deployed $(ARGS)
 	@$(PYTHON) -m pytest tests/end_to_end/deployed $(ARGS)
 .PHONY: built
