@@ -6,25 +6,21 @@ which ends no other.
 
 from __future__ import annotations
 
-import argparse
 import json
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from pymongo import MongoClient
 from rich.console import Console
 
 from tests.bench import plots, table
 from tests.bench.alone import measured
 from tests.bench.figures import Scale
+from tests.command_line import WIDTH, Parser, said, server_version, stop_as_by_ctrl_c
 from tests.machine import ROOT, machine
 from tidemill import TidemillError
-from tidemill.testing import Mongod
 
 SECTIONS: Final = (
     "enqueue",
@@ -41,16 +37,6 @@ SECTIONS: Final = (
 """The modules, in the order in which a reader wants them."""
 
 BUILD: Final = ROOT / "build"
-WIDTH: Final = 140
-"""Columns, at least: a narrower terminal folds a line, which loses less than narrower cells."""
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with 2."""
-        self.exit(2, f"tidemill: {message}\n")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -59,19 +45,19 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--quick", action="store_true", help="in 90 seconds instead of ten minutes")
     options.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=", ".join(SECTIONS))
     chosen = options.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _stopped)
+    stop_as_by_ctrl_c()
     try:
         names = [name for name in SECTIONS if name in (chosen.only or SECTIONS)]
         return bench(names, "quick" if chosen.quick else "full", BUILD)
     except TidemillError as error:
-        return _said(str(error), status=1)
+        return said(str(error), status=1)
     except KeyboardInterrupt:
-        return _said("stopped; nothing was written", status=130)
+        return said("stopped; nothing was written", status=130)
 
 
 def bench(names: Sequence[str], scale: Scale, folder: Path) -> int:
     """Measure the sections *names*, write what they found into *folder*, and print the table; return the status."""
-    found: dict[str, Any] = {"machine": machine(mongodb=_server_version()), "scale": scale}
+    found: dict[str, Any] = {"machine": machine(mongodb=server_version()), "scale": scale}
     started = time.monotonic()
     sections = list(_sections(names, scale))
     found |= {"seconds": round(time.monotonic() - started, 1), "sections": sections}
@@ -82,29 +68,14 @@ def bench(names: Sequence[str], scale: Scale, folder: Path) -> int:
 
 def _sections(names: Sequence[str], scale: Scale) -> Iterator[dict[str, Any]]:
     for number, name in enumerate(names, 1):
-        _said(f"measuring {name}, {number} of {len(names)}")
+        said(f"measuring {name}, {number} of {len(names)}")
         yield measured(name, scale)
-
-
-def _server_version() -> str:
-    with Mongod() as server, MongoClient[dict[str, Any]](server.uri) as client:
-        version: str = client.server_info()["version"]
-        return version
 
 
 def _write(found: dict[str, Any], folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "bench.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     plots.draw(found, folder)
-
-
-def _said(sentence: str, *, status: int = 0) -> int:
-    print(f"tidemill: {sentence}", file=sys.stderr, flush=True)  # noqa: T201 - what people watch
-    return status
-
-
-def _stopped(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -5,33 +5,28 @@ The exit status is 0 only if every promise held, 1 if one did not, or a section 
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, MappingProxyType
-from typing import Any, Final, Literal, NoReturn, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
 
-from pymongo import MongoClient
 from rich.console import Console
 
 from tests.chaos import summary
 from tests.chaos.alone import survived
+from tests.command_line import WIDTH, Parser, said, server_version, stop_as_by_ctrl_c
 from tests.machine import ROOT, machine
 from tidemill import TidemillError
-from tidemill.testing import Mongod
 
 Scale: TypeAlias = Literal["quick", "full"]
 
 BUILD: Final = ROOT / "build"
 FOUND: Final = "chaos.json"
-WIDTH: Final = 140
-"""Columns, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +48,6 @@ SECTIONS: Final[Mapping[str, Seconds]] = MappingProxyType({
 """The modules, in the order in which they are run."""
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with 2."""
-        self.exit(2, f"tidemill: {message}\n")
-
-
 def main(arguments: Sequence[str]) -> int:
     """Attack; return the exit status."""
     options = Parser(prog="make chaos", description=__doc__)
@@ -68,20 +55,20 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=", ".join(SECTIONS))
     options.add_argument("--seed", type=int, help="what to repeat; another one each time without it")
     chosen = options.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _stopped)
+    stop_as_by_ctrl_c()
     seed = random.SystemRandom().randrange(2**31) if chosen.seed is None else chosen.seed
     try:
         names = [name for name in SECTIONS if name in (chosen.only or SECTIONS)]
         return chaos(names, "quick" if chosen.quick else "full", seed, BUILD)
     except TidemillError as error:
-        return _said(str(error), status=1)
+        return said(str(error), status=1)
     except KeyboardInterrupt:
-        return _said("stopped; nothing was written", status=130)
+        return said("stopped; nothing was written", status=130)
 
 
 def chaos(names: Sequence[str], scale: Scale, seed: int, folder: Path) -> int:
     """Run the sections *names*, write what they found into *folder*, and print the summary; return the status."""
-    found: dict[str, Any] = {"machine": machine(mongodb=_server_version()), "scale": scale, "seed": seed}
+    found: dict[str, Any] = {"machine": machine(mongodb=server_version()), "scale": scale, "seed": seed}
     started = time.monotonic()
     sections = list(_sections(names, scale, seed))
     found |= {"seconds": round(time.monotonic() - started, 1), "sections": sections}
@@ -94,23 +81,8 @@ def chaos(names: Sequence[str], scale: Scale, seed: int, folder: Path) -> int:
 def _sections(names: Sequence[str], scale: Scale, seed: int) -> Iterator[dict[str, Any]]:
     for number, name in enumerate(names, 1):
         seconds = getattr(SECTIONS[name], scale) if name in SECTIONS else 1.0
-        _said(f"attacking by {name}, {number} of {len(names)}, for {seconds:.0f} s, seed {seed}")
+        said(f"attacking by {name}, {number} of {len(names)}, for {seconds:.0f} s, seed {seed}")
         yield survived(name, seconds=seconds, seed=seed)
-
-
-def _server_version() -> str:
-    with Mongod() as server, MongoClient[dict[str, Any]](server.uri) as client:
-        version: str = client.server_info()["version"]
-        return version
-
-
-def _said(sentence: str, *, status: int = 0) -> int:
-    print(f"tidemill: {sentence}", file=sys.stderr, flush=True)  # noqa: T201 - what people watch
-    return status
-
-
-def _stopped(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
