@@ -14,6 +14,7 @@ from tests.readme import README, placed
 
 PUBLISHED: Final = Path(__file__).parent / "published"
 COMMAND: Final = "make survival"
+NOTHING_YET: Final = "No whole run is published yet."
 
 
 def publish(found: Mapping[str, Any], *, to: Path = PUBLISHED, readme: Path = README) -> None:
@@ -30,6 +31,12 @@ def publish(found: Mapping[str, Any], *, to: Path = PUBLISHED, readme: Path = RE
     to.mkdir(exist_ok=True)
     (to / FOUND).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     readme.write_text(told, encoding="utf-8")
+
+
+def published() -> str:
+    """Return what the README has to tell."""
+    kept = PUBLISHED / FOUND
+    return summary.markdown(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else NOTHING_YET
 
 
 def main() -> int:

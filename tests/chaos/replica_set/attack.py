@@ -24,6 +24,7 @@ from tests.chaos.replica_set.ledger import Ledger, Wanted, orders, wishes
 from tests.chaos.replica_set.nemesis import Nemesis
 from tests.chaos.replica_set.servers import Servers
 from tests.chaos.replica_set.traces import runs
+from tests.waiting import eventually
 from tidemill import indexes
 from tidemill.clock import ServerClock
 from tidemill.executor.life import LEASE_GRACE
@@ -36,6 +37,7 @@ LIFE: Final = timedelta(seconds=16)
 LEASE_SEC: Final = (LIFE + LEASE_GRACE).total_seconds() + 5.0
 """What is held by an executor of whose death nobody hears is due again after so long, and the jitter of a loss."""
 
+PATIENCE_SEC: Final = 20.0
 LAST_SEC: Final = 2.0
 """Kept of the time for the verdict."""
 
@@ -132,13 +134,19 @@ class _Attack:
     @contextmanager
     def _running(self, callers: Callers) -> Iterator[None]:
         self._cloud.start()
-        callers.start()
         try:
+            self._wait_for_names()
+            callers.start()
             yield
         finally:
             callers.stop()
             self._cloud.stop()
             self._ledger.close()
+
+    def _wait_for_names(self) -> None:
+        """Return once an executor has registered its functions: over HTTP no other name is taken."""
+        if not eventually(lambda: self._db["task_types"].find_one() is not None, within=PATIENCE_SEC):
+            raise TimeoutError("no executor registered its functions")
 
     def _attacked(self, callers: Callers, *, until: float) -> Counter[str]:
         nemesis = Nemesis(
