@@ -14,7 +14,6 @@ from tests.readme import README, placed
 
 PUBLISHED: Final = Path(__file__).parent / "published"
 COMMAND: Final = "make survival"
-NOTHING_YET: Final = "No whole run is published yet."
 
 
 def publish(found: Mapping[str, Any], *, to: Path = PUBLISHED, readme: Path = README) -> None:
@@ -35,8 +34,7 @@ def publish(found: Mapping[str, Any], *, to: Path = PUBLISHED, readme: Path = RE
 
 def published() -> str:
     """Return what the README has to tell."""
-    kept = PUBLISHED / FOUND
-    return summary.markdown(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else NOTHING_YET
+    return summary.markdown(json.loads((PUBLISHED / FOUND).read_text(encoding="utf-8")))
 
 
 def main() -> int:

@@ -39,7 +39,7 @@ ANEW: Final = (
 """The fields that a redriven task has values of its own in."""
 
 _GONE: Final = (
-    *MARKS, "reason", "lease", "settled_by", "cancel_requested_at", "released_key", "retain_from", "archive_attempts",
+    *MARKS, "reason", "lease", "settled_by", "cancel_requested_at", "released_key", "archive_attempts",
     "archive_error", "archive_retry_at",
 )  # fmt: skip
 
