@@ -128,6 +128,31 @@ def test_what_waits_behind_slow_functions_is_given_back_to_others(bench: Bench, 
     assert report["done"] >= SLOTS
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+def test_what_was_left_to_others_and_nobody_took_is_run_before_it_leaves(
+    bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch, slots: int
+) -> None:
+    def are_done(count: int) -> Callable[[], bool]:
+        return lambda: bench.tasks.count_documents({"status": "done"}) >= count
+
+    monkeypatch.setattr(Pace, "ahead", lambda *_, **__: 1)
+    let_go = [threading.Event() for _ in range(slots)]
+    bench.task("slow")(lambda payload, _ctx: let_go[payload["n"]].wait(20))
+    add(bench.tasks, [document(now, name="slow", priority=1, payload={"n": n}) for n in range(slots)])
+    [behind] = add(bench.tasks, [document(now, payload={"n": "behind"})])
+
+    with ThreadPoolExecutor() as pool:
+        held = pool.submit(bench.execute, concurrency=slots)
+        eventually(lambda: stored(bench.tasks, behind)["status"] == "processing")
+        eventually(lambda: stored(bench.tasks, behind)["status"] == "pending")
+        for count, event in enumerate(let_go, 1):
+            event.set()
+            eventually(are_done(count))
+        report = held.result()
+
+    assert (report["done"], report["released"]) == (slots + 1, 1)
+
+
 def test_what_is_cancelled_while_it_waits_is_not_run(
     bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

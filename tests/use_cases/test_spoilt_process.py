@@ -126,17 +126,19 @@ def test_a_function_that_spoils_its_process_harms_neither_the_executor_nor_the_n
     ]
     assert all(before <= one["finished_at"].replace(tzinfo=UTC) <= after for one in found)
     for failed in db.tasks.find({"name": "fails"}):
-        assert failed["next_retry_at"], (failed, ended.stdout, ended.stderr)
+        assert failed["next_retry_at"], ended.stdout
         wait = failed["next_retry_at"].replace(tzinfo=UTC) - before
         assert (failed["status"], failed["error"]["code"]) == ("pending", "ValueError")
         assert timedelta(seconds=45) < wait < timedelta(seconds=75) + (after - before)
     printed = [json.loads(line) for line in ended.stdout.splitlines() if line]
     lines = [line for line in printed if "_aws" not in line]
-    assert [(one["claimed"], one["done"], one["retries_total"]) for one in printed if "_aws" in one] == [
-        ([5], [4], [1]),
-        ([4], [3], [1]),
-    ]
     first, second = [line for line in lines if line["message"] == "executed"]
+    # What waits too long behind a child that is slow to start is given back, and claimed once more.
+    assert (first["claimed"] - first["released"], second["claimed"] - second["released"]) == (5, 4)
+    assert [(one["claimed"], one["done"], one["retries_total"]) for one in printed if "_aws" in one] == [
+        ([first["claimed"]], [4], [1]),
+        ([second["claimed"]], [3], [1]),
+    ]
     assert [line["task_name"] for line in lines if line["message"] == "attempt"] == ["fails"] * 2
     assert (first["message"], first["request_id"], first["done"], first["retried"]) == ("executed", "first", 4, 1)
     assert (second["message"], second["request_id"], second["done"], second["retried"]) == ("executed", "second", 3, 1)

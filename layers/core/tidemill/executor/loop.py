@@ -201,7 +201,7 @@ class Execution:
         """Look once more, or wait for more; false where it is time to leave."""
         if not self._may_claim():
             return False
-        if self._waiting.waits(self._claimer):
+        if self._starting.takes_back() or self._waiting.waits(self._claimer):
             self._next_claim = 0.0
             return True
         return not self._claimer.was_thorough and (self._claim(final=True) or self._waiting.tries_again(self._claimer))

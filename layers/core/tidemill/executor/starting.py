@@ -44,6 +44,7 @@ class Starting:
         self._waiting: deque[tuple[float, Task]] = deque()
         self._isolates_again_at = -math.inf
         self._shunned: list[tuple[float, TaskId]] = []
+        self._offered: list[tuple[float, TaskId]] = []
 
     def __len__(self) -> int:
         """Return how many wait."""
@@ -92,16 +93,21 @@ class Starting:
         """Give back *tasks*, unstarted, and leave them to others for so long."""
         if not tasks:
             return
-        until = self._runtime.monotonic() + shun_sec
-        self._shunned += [(until, task.id) for task in tasks]
-        self._held.drop(tasks)
-        self._giving_back.release(tasks)
+        self._shunned += self._until(shun_sec, tasks)
+        self._release(tasks)
 
     def avoided(self) -> list[TaskId]:
         """Return what this execution must not claim: what it gave back, and what still runs though it timed out."""
         now = self._runtime.monotonic()
         self._shunned = [one for one in self._shunned if one[0] > now]
-        return [*(task_id for _, task_id in self._shunned), *self._slots.zombies()]
+        self._offered = [one for one in self._offered if one[0] > now]
+        return [*(task_id for _, task_id in (*self._shunned, *self._offered)), *self._slots.zombies()]
+
+    def takes_back(self) -> bool:
+        """Avoid no longer what only had no slot here; false where nothing was offered to others a moment ago."""
+        had = bool(self._offered)
+        self._offered.clear()
+        return had
 
     def _starts(self, task: Task, *, running: set[bytes], now: datetime) -> bool:
         """Start *task*, or settle it without a run; false where it is to be given back.
@@ -142,7 +148,20 @@ class Starting:
                 long.append(task)
         self._waiting = deque(one for one in self._waiting if one[1] not in long and one[1] not in late)
         self.give_back(late, shun_sec=self._life.shun_sec)
-        self.give_back(long, shun_sec=HOLD_SEC)
+        self._offer(long)
+
+    def _offer(self, tasks: Sequence[Task]) -> None:
+        if tasks:
+            self._offered += self._until(HOLD_SEC, tasks)
+            self._release(tasks)
+
+    def _until(self, shun_sec: float, tasks: Sequence[Task]) -> list[tuple[float, TaskId]]:
+        until = self._runtime.monotonic() + shun_sec
+        return [(until, task.id) for task in tasks]
+
+    def _release(self, tasks: Sequence[Task]) -> None:
+        self._held.drop(tasks)
+        self._giving_back.release(tasks)
 
     def _cannot_be_isolated(self, task: Task) -> bool:
         task_type = self._runtime.registry.get(task.name)
