@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from pymongo.database import Database
 
 from tidemill.errors import TidemillError
-from tidemill.store import majority, translated
+from tidemill.store import asked, majority, translated
 
 RESAMPLE_AFTER_SEC = 60.0
 MAX_DRIFT_SEC = 1.0
@@ -135,7 +135,7 @@ class ServerClock:
     def _ask(self) -> _Sample:
         wall_before, before = self._wall(), self._monotonic()
         with translated():
-            server: datetime = self._db.client.admin.command("hello")["localTime"]
+            server: datetime = asked(self._db, "hello")["localTime"]
         wall_after, after = self._wall(), self._monotonic()
         return _Sample(
             # The server looked at its clock about half-way between question and answer.

@@ -14,7 +14,7 @@ from tidemill.dead_letters import exporting, keeping
 from tidemill.errors import CredentialsError, TidemillError, UnavailableError
 from tidemill.export import Put, export
 from tidemill.redrive import Ground, complete
-from tidemill.store import Tasks, translated, within
+from tidemill.store import Tasks, asked, translated, within
 from tidemill.store.gauges import MANY
 
 _PATIENCE_SEC: Final = 1.0
@@ -115,7 +115,7 @@ class _Run:
     def _is_mongodb_there(self) -> bool:
         try:
             with translated(), within(_PATIENCE_SEC):
-                self._on.tasks.database.command("ping")
+                asked(self._on.tasks.database, "ping")
         except TidemillError:
             return False
         return True

@@ -10,6 +10,8 @@ from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 from pymongo.read_concern import ReadConcern
 
+from tidemill.store.asking import asked
+
 
 @contextmanager
 def confirmed(collection: Collection[Any]) -> Iterator[tuple[Collection[Any], ClientSession]]:
@@ -18,8 +20,8 @@ def confirmed(collection: Collection[Any]) -> Iterator[tuple[Collection[Any], Cl
     A primary that was cut off, and does not know it yet, has what others never will: a read waits there, and fails.
     Where a write follows, that is waited for a majority, this is not needed.
     """
-    client = collection.database.client
-    with client.start_session() as session:
-        client.admin.command("ping", session=session)
+    db = collection.database
+    with db.client.start_session() as session:
+        asked(db, "ping", session=session)
         has_members = session.operation_time is not None  # a standalone has nobody to wait for
         yield collection.with_options(read_concern=ReadConcern("majority" if has_members else "local")), session

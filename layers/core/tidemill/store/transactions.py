@@ -13,6 +13,7 @@ from pymongo.database import Database
 from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 
+from tidemill.store.asking import asked
 from tidemill.store.collections import translated, within
 
 MAX_SEC: Final = 30.0
@@ -27,7 +28,7 @@ def has_transactions(db: Database[Any]) -> bool:
     servers = _servers(db)
     if "Unknown" in servers or not servers:
         with translated():
-            db.command("ping")
+            asked(db, "ping")
         servers = _servers(db)
     return "Standalone" not in servers
 
