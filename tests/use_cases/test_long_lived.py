@@ -131,11 +131,12 @@ def test_what_could_not_be_given_back_is_given_back_with_its_permit_while_it_liv
     now = bench.clock.now()
     change_queue(bench.db, "default", QueueOptions(max_in_flight_retries=4), now=now)
     [task_id] = add(bench.tasks, [document(now, lane="retry", attempts=1)])
-    answers, release = iter([UnavailableError("not now")]), settles.release
+    answers, release, is_back = iter([UnavailableError("not now")]), settles.release, threading.Event()
 
     def away_once(*given: Any, **named: Any) -> int:
         for error in answers:
             raise error
+        is_back.wait(20)
         return release(*given, **named)
 
     monkeypatch.setattr(settles, "release", away_once)
@@ -143,6 +144,7 @@ def test_what_could_not_be_given_back_is_given_back_with_its_permit_while_it_liv
         monkeypatch.setattr(worker.execution._starting, "_starts", lambda _task, **_: False)
         assert worker.until(lambda: worker.execution._report["errors"] == 1)
         assert holds(bench.db) == 1
+        is_back.set()
 
         assert worker.until(lambda: stored(bench.tasks, task_id)["status"] == "pending")
         assert worker.until(lambda: holds(bench.db) == 0)
