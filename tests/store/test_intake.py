@@ -56,6 +56,22 @@ def test_a_key_gives_the_task_that_holds_it_and_changes_nothing(tasks: Tasks, no
     assert dict(second["payload"]) == {"n": 1}
 
 
+def test_where_mongodb_minds_names_in_payloads_a_key_is_held_by_a_plain_insert(
+    tasks: Tasks, mine: Tasks, now: datetime
+) -> None:
+    wanted = document(now, idempotency_key="k", payload={"$x": 1})
+    with failing(mine, "findAndModify", errorCode=52):
+        first = intake.add_once(mine, wanted)
+    with failing(mine, "findAndModify", errorCode=52):
+        second = intake.add_once(mine, document(now, idempotency_key="k", payload={"$x": 2}))
+    with failing(mine, "findAndModify", errorCode=121), pytest.raises(RefusedError):
+        intake.add_once(mine, document(now, idempotency_key="k2"))
+
+    assert (first["_id"], dict(first["payload"])) == (wanted["_id"], {"$x": 1})
+    assert second["_id"] == wanted["_id"]
+    assert tasks.count_documents({}) == 1
+
+
 def test_twenty_at_once_with_one_key_are_one_task(tasks: Tasks, now: datetime) -> None:
     with ThreadPoolExecutor(20) as pool:
         ids = list(pool.map(lambda _: intake.add_once(tasks, document(now, idempotency_key="k"))["_id"], range(20)))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from bson import ObjectId
 
 from tests.builders import add, claim, claim_one, document, stored
+from tests.faults import failing
 from tidemill.model import Succeeded, Task
 from tidemill.settlement import Settlement
 from tidemill.store import Tasks, lookups, settles
@@ -58,6 +60,27 @@ def test_force_takes_the_lease_away_and_the_late_result_is_refused(tasks: Tasks,
 
     assert (len(verdict.lost), stored(tasks, held.id)["status"]) == (1, "cancelled")
     assert "lease" not in stored(tasks, held.id)
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("status", ["pending", "processing", "done"])
+@pytest.mark.parametrize("more", [{}, {"idempotency_key": "order-7"}, {"cancel_requested_at": "earlier"}])
+def test_where_mongodb_minds_names_in_payloads_it_is_cancelled_by_plain_statements_alike(
+    tasks: Tasks, mine: Tasks, now: datetime, *, status: str, force: bool, more: dict[str, Any]
+) -> None:
+    more = more | ({"cancel_requested_at": now - timedelta(hours=1)} if "cancel_requested_at" in more else {})
+    lease = {"lease": {"token": "t", "owner": "A", "expires_at": now}} if status == "processing" else {}
+    [task_id] = add(tasks, [document(now, status=status, payload={"$x": 1}, **lease, **more)])
+    before = stored(tasks, task_id)
+    lookups.cancel(tasks, task_id, now=now, force=force)
+    wanted = stored(tasks, task_id)
+    tasks.replace_one({"_id": task_id}, before)
+
+    with failing(mine, "findAndModify", errorCode=52):
+        told = lookups.cancel(mine, task_id, now=now, force=force)
+
+    assert stored(tasks, task_id) == wanted
+    assert (told is None) == (status == "done")
 
 
 @pytest.mark.parametrize("status", ["done", "failed", "cancelled"])

@@ -36,6 +36,8 @@ _AUTHENTICATION_FAILED = 18
 _ATLAS = 8000
 """What Atlas refuses for a reason of its own, bad credentials among them."""
 
+_NAMES = frozenset({"DollarPrefixedFieldName", "52", "InvalidDBRef", "55"})
+
 _PASSING = frozenset({24, 64, 112, 262, 11601}) | frozenset(  # lock, write concern, conflict, time limit, interrupted
     {6, 7, 89, 91, 189, 9001, 10107, 11600, 11602, 13435, 13436}  # no way to a host, or it is no primary any more
 )
@@ -133,6 +135,11 @@ def _is_about_starting(error: PyMongoError) -> bool:
 def is_missing_index(error: OperationFailure) -> bool:
     """Tell whether *error* says that a hinted index does not exist."""
     return error.code in (_BAD_VALUE, _NO_QUERY_EXECUTION_PLANS) and "hint" in str(error)
+
+
+def refuses_names(error: RefusedError) -> bool:
+    """Tell whether MongoDB 4.4 minds names like ``$x`` in a task: there only plain statements can write one."""
+    return error.code in _NAMES
 
 
 def _code_of(error: OperationFailure) -> str:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from bson.raw_bson import RawBSONDocument
 from pymongo.client_session import ClientSession
-from pymongo.errors import BulkWriteError, ConnectionFailure
+from pymongo.errors import BulkWriteError, ConnectionFailure, DuplicateKeyError
 
 from tidemill import indexes
 from tidemill.documents import decode
-from tidemill.errors import UnavailableError
+from tidemill.errors import RefusedError, UnavailableError
 from tidemill.store.changes import changed
-from tidemill.store.collections import Tasks, translated, untranslated
+from tidemill.store.collections import Tasks, refuses_names, translated, untranslated
 from tidemill.store.writes import refused_in
 
 DUPLICATE_KEY = 11000
@@ -46,11 +47,16 @@ def add_once(tasks: Tasks, document: dict[str, Any], *, session: ClientSession |
     if session is not None:
         with untranslated():
             return _upsert(tasks, document, session)
-    with translated():
-        try:
-            return _upsert(tasks, document, None)
-        except ConnectionFailure:  # where the reply was lost, the key answers for itself now
-            return _upsert(tasks, document, None)
+    try:
+        with translated():
+            try:
+                return _upsert(tasks, document, None)
+            except ConnectionFailure:  # where the reply was lost, the key answers for itself now
+                return _upsert(tasks, document, None)
+    except RefusedError as error:
+        if not refuses_names(error):
+            raise
+    return _inserted(tasks, document)
 
 
 def held(tasks: Tasks, keys: Collection[str], *, session: ClientSession | None = None) -> dict[str, dict[str, Any]]:
@@ -121,6 +127,17 @@ def _insert(tasks: Tasks, documents: Sequence[Mapping[str, Any]]) -> None:
         tasks.insert_many(documents)
     except ConnectionFailure:
         tasks.insert_many(documents)
+
+
+def _inserted(tasks: Tasks, document: dict[str, Any]) -> RawBSONDocument:
+    where = {"idempotency_key": {"$gt": "", "$eq": document["idempotency_key"]}}
+    with translated():
+        with contextlib.suppress(DuplicateKeyError):
+            tasks.insert_one(document)
+        stored: RawBSONDocument | None = tasks.find_one(where, hint=indexes.KEY)
+    if stored is None:
+        raise UnavailableError("the task that held the key has just gone")
+    return stored
 
 
 def _upsert(tasks: Tasks, document: dict[str, Any], session: ClientSession | None) -> RawBSONDocument:

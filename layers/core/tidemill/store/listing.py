@@ -104,7 +104,7 @@ def _sorted(tasks: Tasks, where: dict[str, Any], index: str, *, limit: int, boun
         {"$limit": limit + 1},
     ]
     with translated():
-        found = list(tasks.aggregate(stages, hint=index, batchSize=limit + 2))
+        found = list(tasks.aggregate(stages, hint=index, batchSize=limit + 2, allowDiskUse=True))
     return _look(found, limit=limit, walked_to=None)
 
 

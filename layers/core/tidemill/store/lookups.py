@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from bson.raw_bson import RawBSONDocument
+
 from tidemill import indexes
 from tidemill.documents import decode, read, schedule
+from tidemill.errors import RefusedError
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.store.changes import changed
-from tidemill.store.collections import Tasks, translated
+from tidemill.store.collections import Tasks, refuses_names, translated
 
 
 def get(tasks: Tasks, task_id: TaskId, *, source: str | None = None) -> Task | Malformed | None:
@@ -32,8 +35,13 @@ def cancel(tasks: Tasks, task_id: TaskId, *, now: datetime, force: bool = False)
     """
     where: dict[str, Any] = {"_id": {"$eq": task_id}, "status": {"$in": ["pending", "processing"]}}
     stops = True if force else {"$eq": ["$status", "pending"]}
-    with translated():
-        raw = changed(tasks, where, [_stopped(stops, now=now)])
+    try:
+        with translated():
+            raw = changed(tasks, where, [_stopped(stops, now=now)])
+    except RefusedError as error:
+        if not refuses_names(error):
+            raise
+        raw = _stopped_plainly(tasks, where, now=now, force=force)
     return None if raw is None else read(raw)
 
 
@@ -63,6 +71,19 @@ def next_due(tasks: Tasks, *, now: datetime, until: datetime, limit: int) -> lis
         found = tasks.find(where, {"_id": 0, "next_retry_at": 1, "queue": 1, "lane": 1}, hint=indexes.DELAYED)
         keys = [decode(raw) for raw in found.sort("next_retry_at").limit(limit)]
     return [(key["next_retry_at"], str(key.get("queue")), str(key.get("lane"))) for key in keys]
+
+
+def _stopped_plainly(tasks: Tasks, where: dict[str, Any], *, now: datetime, force: bool) -> RawBSONDocument | None:
+    ended = {"status": "cancelled", "updated_at": now, "finished_at": now, "retain_from": now, "next_retry_at": None}
+    stop = {
+        "$set": ended,
+        "$min": {"cancel_requested_at": now},
+        "$unset": {"lease": ""},
+        "$rename": {"idempotency_key": "released_key"},
+    }
+    with translated():
+        raw = changed(tasks, where if force else where | {"status": "pending"}, stop)
+        return raw or changed(tasks, where, {"$min": {"cancel_requested_at": now}})
 
 
 def _stopped(stops: Any, *, now: datetime) -> dict[str, Any]:  # noqa: ANN401 - an aggregation expression

@@ -32,7 +32,7 @@ SWEEP: Final = "sweep"
 # Not "array": the server looks for arrays in the documents, all of them, and finds their elements by type anyway.
 _NEITHER: Final = [
     "double", "object", "binData", "objectId", "bool", "regex", "dbPointer", "javascript", "javascriptWithScope",
-    "int", "timestamp", "long", "decimal", "minKey", "maxKey",
+    "int", "timestamp", "long", "decimal", "minKey", "maxKey", "undefined",
 ]  # fmt: skip
 _NO_TEXT: Final = [*_NEITHER, "date"]
 _NO_DATE: Final = [*_NEITHER, "string", "symbol"]
