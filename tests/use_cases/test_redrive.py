@@ -12,23 +12,59 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from tests.builders import add, all_of, document, stored
+from tests.builders import add, all_of, claim_one, document, stored
 from tests.buried import bury_tasks, failed, letter_bytes
 from tests.commands import Commands
 from tests.conftest import T0, ManualClock
 from tests.redrives import EVER, redrive_all, redriver
+from tidemill import Queue
+from tidemill.admission import Limits, admit
 from tidemill.archive import move
 from tidemill.dead_letters import LetterId
 from tidemill.dead_letters.letters import MAX_DOCUMENT, dead_letter
 from tidemill.dead_letters.places import sealed
 from tidemill.dead_letters.which import Which
 from tidemill.documents import DEAD_LETTERS, opened
-from tidemill.errors import InvalidRequestError
+from tidemill.errors import InvalidRequestError, TaskNotFoundError
+from tidemill.model import Failed
 from tidemill.redrive import Plan, redrive, spread
 from tidemill.store import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 HOUR = timedelta(hours=1)
+
+
+def test_a_task_that_came_back_and_was_done_is_not_told_as_failed_once_it_is_forgotten(
+    db: Database[Any], tasks: Tasks, dead: Tasks, clock: ManualClock
+) -> None:
+    queue = Queue(db, clock=clock)
+    [task_id] = add(tasks, [failed(clock.at)])
+    move(tasks, dead, clock=clock, until=EVER)
+    assert queue.get(task_id).status == "failed"
+    assert redrive_all(redriver(tasks, dead, clock)).redriven == 1
+    tasks.update_one({"_id": task_id}, {"$set": {"status": "done"}})
+    assert queue.get(task_id).status == "done"
+
+    tasks.delete_one({"_id": task_id})  # as its retention does; the letter may stay longer
+
+    for ask in (queue.get, queue.cancel, queue.explain):
+        with pytest.raises(TaskNotFoundError):
+            ask(task_id)
+
+
+@pytest.mark.parametrize("crashes", [0, 1])
+def test_a_task_that_came_back_is_not_started_after_its_expiry(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, crashes: int
+) -> None:
+    bury_tasks(dead, [failed(clock.at, crashes=crashes, expires_at=clock.at + HOUR)], at=clock.at)
+    assert redrive_all(redriver(tasks, dead, clock)).redriven == 1
+    clock.move(2 * HOUR)
+    limits = Limits(known=True, timeout=HOUR, max_retries=3, max_timeout=HOUR, margin=timedelta(0))
+
+    ended = admit(claim_one(tasks, clock.at), limits, now=clock.at, remaining=10 * HOUR)
+
+    assert isinstance(ended, Failed)
+    assert ended.reason == "expired"
 
 
 def test_a_redriven_task_starts_again_with_its_settings_and_its_lineage(

@@ -62,9 +62,9 @@ def was_started(task: Task, *, attempts: int) -> bool:
     """
     if attempts > 0 or task.crashes == 0:
         return attempts > 0
-    return not task.attempt_log or any(
-        task.expires_at is None or line.started_at < task.expires_at for line in task.attempt_log
-    )
+    if not task.attempt_log:
+        return task.redrives == 0  # what came back begins anew, and so does its log
+    return any(task.expires_at is None or line.started_at < task.expires_at for line in task.attempt_log)
 
 
 def _refusal(task: Task, limits: Limits, *, now: datetime) -> Failed | Snoozed | Cancelled | None:

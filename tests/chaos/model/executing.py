@@ -92,12 +92,12 @@ def admitted(held: Document, *, now: datetime) -> Outcome | None:
 
 
 def _was_started(held: Document, *, until: datetime) -> bool:
-    """Tell whether it was claimed before, and in time; where nobody knows when, it was."""
+    """Tell whether it was claimed before, and in time; where nobody knows when, it was, unless it has come back."""
     if held["attempts"] > 1 or not held.get("crashes"):
         return bool(held["attempts"] > 1)
     log = held.get("attempt_log")
     lines = [one for one in log if isinstance(one, Mapping)] if isinstance(log, list) else []
-    return not lines or any(one["started_at"] < until for one in lines)
+    return any(one["started_at"] < until for one in lines) if lines else not held.get("redrives")
 
 
 def told_by(held: Document, *, now: datetime) -> Outcome:

@@ -20,9 +20,13 @@ from tidemill.store.lookups import came_from
 
 
 def latest(dead: Tasks, task_id: TaskId, *, source: str | None = None) -> Task | Malformed | None:
-    """Return the newest dead letter of a task, under the task's own id; with *source*, of one that came from there."""
+    """Return the newest open dead letter of a task, under the task's own id; with *source*, of one from there.
+
+    One that has gone back tells nothing of its task any more: that may have been done since, and be forgotten.
+    """
     with translated(DEAD_LETTERS):
-        raw = dead.find_one({"_id": of_task(task_id)} | came_from(source), sort=[("_id", -1)], hint=indexes.BY_ID)
+        where = {"_id": of_task(task_id), "redriven_at": None} | came_from(source)
+        raw = dead.find_one(where, sort=[("_id", -1)], hint=indexes.BY_ID)
     if raw is None:
         return None
     return read(RawBSONDocument(bson.encode({**decode(raw), "_id": task_id})))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.classify import bounded
-from tidemill.dead_letters import latest
+from tidemill.dead_letters import lookups
 from tidemill.errors import InvalidRequestError, Problem, TaskNotFoundError
 from tidemill.model import TaskId
 from tidemill.operations.desk import Desk
@@ -80,4 +80,4 @@ def _alive(text: str, desk: Desk) -> list[str]:
 
 
 def _dead(candidates: tuple[TaskId, ...], desk: Desk) -> list[TaskId]:
-    return [one for one in candidates if latest(desk.dead, one) is not None]
+    return [one for one in candidates if lookups.deaths(desk.dead, one, limit=1)]
