@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from bson import ObjectId
+from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.builders import add, document, stored
-from tests.buried import FINGERPRINT, bury, letter
+from tests.buried import FINGERPRINT, bury, letter, letters
+from tests.commands import Commands
 from tests.conftest import ManualClock
 from tidemill.dead_letters import groups, listing, pages
 from tidemill.errors import InvalidRequestError, TaskNotFoundError
@@ -20,6 +22,7 @@ from tidemill.export import ExportError
 from tidemill.operations import Desk, letter_changes, operate, read
 from tidemill.retry import DEFAULT
 from tidemill.store import Tasks
+from tidemill.testing import Mongod
 
 HOUR = timedelta(hours=1)
 SECRET = "s3cret-of-a-customer"
@@ -113,6 +116,18 @@ def test_the_letters_of_a_group_are_listed_page_by_page(desk: Desk, dead: Tasks,
 
     assert [one["id"] for one in first["letters"] + rest["letters"]] == list(map(str, made))
     assert rest["next"] is None
+
+
+def test_letters_of_what_nobody_registered_cost_no_look_each(
+    mongod: Mongod, desk: Desk, dead: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    bury(dead, letters(now, range(100), name="gone", reason="unknown_task"))
+    noted = Commands()
+    with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[noted]) as client:
+        told = do(Desk(db=client[desk.db.name], clock=clock, retry=DEFAULT), "dlq.list", limit=100)
+
+    assert len(told["letters"]) == 100
+    assert len(noted.names) == 6
 
 
 def test_a_listed_letter_says_where_it_stands(desk: Desk, dead: Tasks, now: datetime) -> None:

@@ -14,12 +14,12 @@ from tests.claimers import holds
 from tests.commands import Commands
 from tests.conftest import ManualClock
 from tests.faults import failing
-from tests.keepers import lost, reclaimed
+from tests.keepers import a_keeper, lost, reclaimed
 from tidemill import UnavailableError
-from tidemill.control import Holder, hold
+from tidemill.control import Directory, Holder, hold, policy_of
 from tidemill.model import Task
 from tidemill.policies import RetryPolicy
-from tidemill.reclaim import GAUGES
+from tidemill.reclaim import GAUGES, reclaim
 from tidemill.reclaim.keeper import BATCH
 from tidemill.retry import DEFAULT
 from tidemill.store import Tasks, open_tasks, settles
@@ -43,6 +43,38 @@ def one_of_each(tasks: Tasks, now: datetime) -> None:
             dict(FOREIGN),
         ],
     )
+
+
+def test_lost_tasks_that_nobody_registered_cost_no_look_each(
+    mongod: Mongod, db: Database[Any], tasks: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    db["task_types"].insert_one({"_id": "noop"})
+    add(tasks, [lost(now, crashes=1, name="gone") for _ in range(BATCH)])
+    noted = Commands()
+    with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[noted]) as client:
+        directory = Directory(client[db.name])
+        report = reclaimed(tasks, clock, policy=lambda task: policy_of(task, directory, deployment=DEFAULT))
+
+    assert report["reclaimed"] == BATCH
+    assert noted.names.count("find") == 2  # types and queues
+
+
+def test_however_long_judging_takes_what_was_judged_is_taken_back(
+    tasks: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    seconds = iter(range(10**9))
+    add(tasks, [lost(now, crashes=1) for _ in range(BATCH)])
+    settled: list[int] = []
+
+    def slow(_task: Task) -> RetryPolicy:
+        settled.append(BATCH - tasks.count_documents({"status": "processing"}))
+        return DEFAULT
+
+    keeper = a_keeper(tasks, clock, policy=slow, monotonic=lambda: next(seconds) / 10)
+    report = reclaim(keeper, until=10**9)
+
+    assert report["reclaimed"] == BATCH
+    assert len(set(settled)) > 2
 
 
 @pytest.mark.parametrize(

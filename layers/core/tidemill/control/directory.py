@@ -15,6 +15,7 @@ from tidemill.store import translated
 
 DEFAULT_QUEUE: Final = "default"
 CACHE_SEC: Final = 60.0
+LATELY_SEC: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,12 @@ class Directory:
         *for_http*: what is not known as open to HTTP is read once more, too.
         """
         return self.known(names=[name], for_http=for_http).types.get(name)
+
+    def lately(self, name: str) -> Mapping[str, Any] | None:
+        """As `task_type`, but what is not there is looked for again after a second only: many may ask for the same."""
+        if self._known is not None and self._monotonic() - self._known.read_at < LATELY_SEC:
+            return self._known.types.get(name)
+        return self.task_type(name)
 
     def known(self, *, names: Iterable[str] = (), queues: Iterable[str] = (), for_http: bool = False) -> Known:
         """Return what is declared, read once more, but once for all, where one of *names* or *queues* is not there."""

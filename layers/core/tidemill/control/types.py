@@ -50,7 +50,7 @@ def registered_names(db: Database[Any]) -> frozenset[str]:
 
 def policy_of(task: Task, directory: Directory, *, deployment: RetryPolicy) -> RetryPolicy:
     """Return how *task* is retried, by what its executor declared; no task code is imported."""
-    declared = directory.task_type(task.name) or {}
+    declared = directory.lately(task.name) or {}
     return resolved(task, registered=_declared_policy(declared, deployment), deployment=deployment)
 
 

@@ -34,7 +34,7 @@ class Allowances:
             policy = resolved(task, registered=self.retry, deployment=self.retry)
             return _allowed(policy, is_said=task.max_retries is not None)
         policy = control.policy_of(task, self.directory, deployment=self.retry)
-        registered = (self.directory.task_type(task.name) or {}).get("max_retries")
+        registered = (self.directory.lately(task.name) or {}).get("max_retries")
         is_said = self.is_deployed or task.max_retries is not None or registered is not None
         return _allowed(policy, is_said=is_said)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from tidemill.errors import TidemillError
 from tidemill.load import Loads
@@ -17,6 +18,9 @@ from tidemill.retry import DEFAULT, after_loss
 from tidemill.settlement import Settlement
 from tidemill.stats import Tally
 from tidemill.store import losses, settles
+
+JUDGING_SEC: Final = 0.5
+"""So long what becomes of a batch is thought about; the rest of it is of the next."""
 
 
 class LostTasks:
@@ -53,7 +57,7 @@ class LostTasks:
         now = self._keeper.clock.now()
         losses.clear(self._keeper.tasks, [task.id for task in found if task.lease is None])
         reclaimer = f"reclaim-{uuid.uuid4().hex}"
-        judged = [(task, self._settlement(task, now=now)) for task in found]
+        judged = [(task, self._settlement(task, now=now)) for task in self._in_time(found)]
         lost = [replace(settlement, reclaimer=reclaimer) for _, settlement in judged if settlement is not None]
         verdict = settles.settle(self._keeper.tasks, lost, now=now, expired_before=expired_before)
         for settlement in verdict.settled:
@@ -64,7 +68,15 @@ class LostTasks:
         self._in_vain += [one.task.id for one in (*verdict.lost, *verdict.stuck)]
         self._in_vain += [task.id for task, settlement in judged if settlement is None]
         self.tally.settled(verdict.settled, now=now)
-        return len(found) == BATCH
+        return len(found) == BATCH or len(judged) < len(found)
+
+    def _in_time(self, found: Sequence[Task | Malformed]) -> Iterator[Task | Malformed]:
+        """Yield of *found* what can be judged and still be settled: each may need a look at its queue or its type."""
+        until = self._keeper.monotonic() + JUDGING_SEC
+        for task in found:
+            yield task
+            if self._keeper.monotonic() >= until:
+                return
 
     def _settlement(self, task: Task | Malformed, *, now: datetime) -> Settlement | None:
         """Return what becomes of *task*, or ``None`` where that cannot be known now."""
