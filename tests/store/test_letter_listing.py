@@ -197,3 +197,11 @@ def test_a_page_examines_no_more_than_its_walks_are_long(
     assert not any(one.get("hasSortStage") for one in profile)
     assert sum(one["docsExamined"] for one in profile) <= fetched
     assert len(profile) <= 2 * module.LONG_WALK + 1
+
+
+def test_a_letter_whose_time_is_in_a_list_stands_in_nobodys_way(dead: Tasks, now: datetime) -> None:
+    some = [letter(now + n * SECOND, _id=n) for n in range(6)]
+    some[3]["dead_lettered_at"] = [some[3]["dead_lettered_at"]]
+    bury(dead, some)
+
+    assert tasks_of(dead, limit=1) == [5, 4, 3, 2, 1, 0]

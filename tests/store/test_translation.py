@@ -34,6 +34,11 @@ def test_what_the_database_refuses_is_told_without_what_was_to_be_written(
         assert refused.__cause__ is None
 
 
+def test_what_is_too_large_for_any_command_is_a_refusal(tasks: Tasks) -> None:
+    with pytest.raises(RefusedError, match="DocumentTooLarge"), translated():
+        tasks.update_one({"_id": 1}, {"$set": {"result": "x" * 17_000_000}})
+
+
 def test_a_right_that_is_missing_is_a_refusal(mine: Tasks) -> None:
     with failing(mine, "find", errorCode=13), pytest.raises(RefusedError, match="Unauthorized"):
         lookups.get(mine, 1)

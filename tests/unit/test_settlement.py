@@ -11,8 +11,21 @@ import pytest
 
 from tests.conftest import T0
 from tests.unit.make import a_claimed_task, raw
+from tidemill.classify import MAX_MESSAGE
 from tidemill.documents import read
-from tidemill.model import Cancelled, Failed, Failure, Malformed, Outcome, Retried, Run, Snoozed, Succeeded, Task
+from tidemill.model import (
+    Attempt,
+    Cancelled,
+    Failed,
+    Failure,
+    Malformed,
+    Outcome,
+    Retried,
+    Run,
+    Snoozed,
+    Succeeded,
+    Task,
+)
 from tidemill.settlement import LOG_LINES, Settlement, statements
 
 NOW = T0 + timedelta(seconds=9)
@@ -187,6 +200,13 @@ def test_a_document_that_is_no_task_is_failed_without_counting() -> None:  # F25
 
 def line(attempt: int, note: str = "") -> dict[str, Any]:
     return {"attempt": attempt, "status": "failed", "started_at": T0, "duration_ms": 1, "note": note}
+
+
+def test_what_people_wrote_into_the_log_is_cut_to_what_we_write() -> None:
+    huge = Attempt(attempt=0, status="failed", started_at=T0, duration_ms=0, note="n" * 9_000_000)
+    task = replace(a_claimed_task(attempts=2), attempt_log=(huge,))
+
+    assert len(update(OUTCOMES[1], task)["$set"]["attempt_log"][0]["note"]) <= MAX_MESSAGE
 
 
 def test_the_log_gets_a_line_of_the_attempt() -> None:

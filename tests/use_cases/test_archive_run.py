@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from tests.builders import MINUTE, add, stored
-from tests.buried import failed, letter
+from tests.builders import MINUTE, add, all_of, stored
+from tests.buried import bury, failed, letter, letters
 from tests.conftest import ManualClock
 from tests.faults import failing
 from tidemill.archive import ArchiveError, Archives, Report, archive
@@ -132,3 +132,18 @@ def test_a_run_whose_time_is_over_does_nothing(archives: Archives, tasks: Tasks,
     archive(archives, until=time.monotonic() - 1)
 
     assert (tasks.count_documents({}), dead.count_documents({"archived_at": None})) == (1, 1)
+
+
+@pytest.mark.parametrize("expire", [True, False])
+def test_a_letter_that_mongodb_refuses_to_change_keeps_no_other_from_its_expiry(
+    archives: Archives, dead: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch, *, expire: bool
+) -> None:
+    monkeypatch.setattr(keeping, "LIMIT", 2)
+    bury(dead, letters(now, range(5), retain_from=None if expire else now))
+    dead.update_one({"_id.task": 1}, {"$set": {"name": "barred"}})
+    dead.database.command("collMod", DEAD_LETTERS, validator={"name": {"$ne": "barred"}})
+
+    run(replace(archives, put=None, expire_unexported=expire))
+
+    expiring = [one["_id"]["task"] for one in all_of(dead) if one.get("retain_from")]
+    assert expiring == ([0, 2, 3, 4] if expire else [1])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 from bson import ObjectId
 
+from tidemill.classify import MAX_MESSAGE, bounded
 from tidemill.documents import attempt_document, error_document, schedule
 from tidemill.model import (
     Attempt,
@@ -207,4 +208,6 @@ def _log(task: Task | Malformed, run: Run, *, refunded: bool) -> list[dict[str, 
         note=f"{run.note}; not counted" if refunded else run.note,
     )
     lines = [*task.attempt_log, line]
-    return [attempt_document(kept) for kept in [*lines[:1], *lines[1:][-(LOG_LINES - 1) :]]]
+    kept = [*lines[:1], *lines[1:][-(LOG_LINES - 1) :]]
+    # Of what people wrote there, too: the statement of one such task would be too large for all that go with it.
+    return [attempt_document(replace(one, note=bounded(one.note, MAX_MESSAGE))) for one in kept]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from tidemill.archive.moving import move
 from tidemill.clock import Clock
@@ -134,13 +134,15 @@ class _Run:
 
     def _keep(self) -> None:
         on = self._on
+        in_vain: list[Any] = []
         while self._monotonic() < self._until:
-            changed = (
-                keeping.let_unexported_expire(on.dead, now=on.clock.now())
+            kept = (
+                keeping.let_unexported_expire(on.dead, now=on.clock.now(), but=in_vain)
                 if on.expire_unexported
-                else keeping.keep_unexported(on.dead)
+                else keeping.keep_unexported(on.dead, but=in_vain)
             )
-            if changed < keeping.LIMIT:
+            in_vain += kept.ids if kept.changed < len(kept.ids) else []
+            if len(kept.ids) < keeping.LIMIT:
                 break
 
     def _export(self) -> None:

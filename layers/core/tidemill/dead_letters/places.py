@@ -30,7 +30,9 @@ class Place:
 def place_of(raw: RawBSONDocument) -> Place:
     """Return the place of a dead letter, of which no more than this has to have been read."""
     letter = opened(raw)
-    return Place(dead_lettered_at=letter.get("dead_lettered_at"), id=letter["_id"])
+    at = letter.get("dead_lettered_at")
+    # An index holds an array by its elements: behind a key that is an array all, or nothing, would come again.
+    return Place(dead_lettered_at=at[-1] if isinstance(at, list) and at else at, id=letter["_id"])
 
 
 def sealed(state: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from pymongo.errors import (
     BulkWriteError,
     ConfigurationError,
     ConnectionFailure,
+    DocumentTooLarge,
     ExecutionTimeout,
     OperationFailure,
     PyMongoError,
@@ -95,6 +96,8 @@ def translated(collection: str = TASKS) -> Iterator[None]:
         raise _refusal(error, collection) from None
     except (ConnectionFailure, ExecutionTimeout) as error:
         raise UnavailableError(f"MongoDB did not answer in time ({type(error).__name__})") from None
+    except DocumentTooLarge:
+        raise RefusedError("DocumentTooLarge") from None
     except PyMongoError as error:
         if error.timeout:
             raise UnavailableError(f"MongoDB did not answer in time ({type(error).__name__})") from None
