@@ -117,7 +117,7 @@ def test_a_server_that_is_not_there_is_told_within_seconds_and_without_its_addre
 
     assert refused.returncode == 1
     assert refused.stderr.count("\n") == 1
-    assert "MongoDB did not answer in time" in refused.stderr
+    assert "MongoDB was not reached (nobody listens there" in refused.stderr
     assert "s3cret" not in refused.stderr
     assert time.monotonic() - started < 10
 
@@ -255,7 +255,7 @@ def test_without_rich_a_table_is_refused_with_what_to_install(arguments: tuple[s
     refused = run((*WITHOUT_RICH, *arguments), {})
 
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr == "tidemill: tables need the package rich: pip install 'tidemill[cli]'\n"
+    assert refused.stderr == "tidemill: tables need the package rich: pip install rich\n"
 
 
 def test_without_rich_indexes_and_queues_are_made(db: Database[Any], where: dict[str, str]) -> None:

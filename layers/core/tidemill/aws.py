@@ -159,7 +159,7 @@ def invoked(function: str, event: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a
         import boto3  # noqa: F401, PLC0415 - for the sentence; `operator_client` takes it
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise NotInvokedError("--function needs the package boto3: pip install 'tidemill[lambda]'") from None
+        raise NotInvokedError("--function needs the package boto3: pip install boto3") from None
     try:
         answer = operator_client(_region(function)).invoke(FunctionName=function, Payload=json.dumps(event).encode())
         content = answer["Payload"].read()

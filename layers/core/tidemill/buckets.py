@@ -84,7 +84,7 @@ def _client() -> S3Client:
         from botocore.config import Config  # noqa: PLC0415
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise SettingsError("the export needs the package boto3: pip install 'tidemill[lambda]'") from None
+        raise SettingsError("the export needs the package boto3: pip install boto3") from None
     short = Config(
         connect_timeout=CONNECT_SEC,
         read_timeout=READ_SEC,

@@ -125,7 +125,9 @@ class CredentialsError(RefusedError):
     """MongoDB does not take the name, password or certificate it was given; nothing was asked of it."""
 
     def __init__(self) -> None:
-        super().__init__("AuthenticationFailed")
+        super().__init__(
+            "AuthenticationFailed", "MongoDB does not take the user or the password of its URI (AuthenticationFailed)"
+        )
 
 
 class IsolationError(TidemillError):

@@ -27,6 +27,8 @@ _MIN_SEC: Final = 0.1
 
 def require_name(name: object) -> None:
     """Refuse what no task can be called; also a function, which comes of a decorator without its brackets."""
+    if callable(name):
+        raise RegistrationError('a task function needs a name: write @task("name") above it, with brackets')
     if not isinstance(name, str) or re.fullmatch(NAME_PATTERN, name) is None:
         raise RegistrationError(f"{name!r} is no name for a task: use up to 100 letters, digits, _ . and -")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from tidemill import registration
+from tidemill import policies, registration
 from tidemill.classify import COMMON, Kind, Rules, classify, located
 from tidemill.errors import Fail, RegistrationError, TidemillError
 from tidemill.model import TaskId
@@ -156,6 +158,8 @@ class Registry:
         self._types[new.name] = new
 
 
+_NO_SUCH_ARGUMENT: Final = r"[\w.]+\(\) got an unexpected keyword argument '\w+'"
+
 REGISTRY: Final = Registry()
 task = REGISTRY.task
 
@@ -188,6 +192,15 @@ def _imported(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except BaseException as error:
+        if (
+            isinstance(error, ModuleNotFoundError)
+            and error.name is not None
+            and f"{name}.".startswith(f"{error.name}.")
+        ):
+            raise RegistrationError(
+                f"there is no package {name} where Python looks: `tidemill work` looks in the current folder, too; "
+                "name another with TASK_PACKAGE or --tasks"
+            ) from error
         raise RegistrationError(f"the task module {name} cannot be imported: {_told(error)}") from error
 
 
@@ -196,8 +209,15 @@ def _told(error: BaseException) -> str:
 
     A module may connect to something as it is imported, and say with what.
     """
-    is_harmless = issubclass(type(error), (ImportError, SyntaxError, TidemillError))
+    is_harmless = issubclass(type(error), (ImportError, SyntaxError, TidemillError)) or _is_about_an_argument(error)
     return classify(error).message if is_harmless else located(error)
+
+
+def _is_about_an_argument(error: BaseException) -> bool:
+    if type(error) is TypeError:
+        return re.fullmatch(_NO_SUCH_ARGUMENT, str(error)) is not None
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return type(error) is ValueError and frame.f_globals.get("__name__") == policies.__name__
 
 
 def _validated(model: type[BaseModel], payload: dict[str, Any]) -> BaseModel:

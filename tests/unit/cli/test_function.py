@@ -277,5 +277,5 @@ def test_without_boto3_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setitem(sys.modules, f"{missing}.exceptions", None)
 
-    sentence = "--function needs the package boto3: pip install 'tidemill[lambda]'"
+    sentence = "--function needs the package boto3: pip install boto3"
     assert tidemill.refused("ops", "queue", "ls", "--function", NAME) == sentence

@@ -120,7 +120,9 @@ def test_status_as_json_is_the_document(operator: CommandLine, db: Database[Any]
 
 
 def test_a_queue_that_is_not_there_has_no_status(operator: CommandLine) -> None:
-    assert operator.refused("ops", "queue", "status", "us") == "queue: there is no queue us"
+    assert operator.refused("ops", "queue", "status", "us") == (
+        "queue: there is no queue us: none is declared, and no task of one is pending or processing"
+    )
 
 
 @pytest.mark.parametrize("typo", ["defalt", "eu-centrl", "python-olny"])

@@ -64,10 +64,10 @@ def test_a_setting_that_cannot_be_is_refused(tidemill: CommandLine, monkeypatch:
 @pytest.mark.parametrize(
     ("package", "complaint"),
     [
-        ("taskz", "the task module taskz cannot be imported: ModuleNotFoundError: No module named 'taskz'"),
+        ("taskz", "there is no package taskz where Python looks: `tidemill work` looks in the current folder, too"),
         ("string", "string is a single module: task modules are the files of a package"),
-        ("", "the task module cannot be imported"),
-        ("..", "the task module .. cannot be imported"),
+        ("", "argument --tasks: must be the name of a Python package"),
+        ("./tasks", "argument --tasks: must be the name of a Python package"),
     ],
 )
 def test_a_package_that_is_none_is_named(operator: CommandLine, package: str, complaint: str) -> None:
@@ -102,4 +102,4 @@ def test_a_server_that_is_not_there_is_told_without_its_address(
 ) -> None:
     monkeypatch.setenv("MONGODB_URI", "mongodb://user:s3cret@127.0.0.1:9/")
 
-    assert worker.refused("work") == "MongoDB did not answer in time (ServerSelectionTimeoutError)"
+    assert worker.refused("work") == "MongoDB was not reached (nobody listens there: is it up, and the port right?)"

@@ -17,7 +17,7 @@ from tidemill.errors import MissingIndexError, UnavailableError
 from tidemill.executor import Worker
 
 AWAY: Final = UnavailableError("MongoDB did not answer in time (AutoReconnect)")
-STILL_AWAY: Final = UnavailableError("MongoDB did not answer in time (ServerSelectionTimeoutError)")
+STILL_AWAY: Final = UnavailableError("MongoDB was not reached (there is no primary now)")
 
 
 class Watched:

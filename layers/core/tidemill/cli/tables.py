@@ -30,7 +30,7 @@ MIN_TEXT: Final = 12
 MIN_ID: Final = 24
 """Of an id: those of MongoDB have as many characters."""
 
-INSTALL: Final = "pip install 'tidemill[cli]'"
+INSTALL: Final = "pip install rich"
 ABSENT: Final = "-"
 _HEAD_RULE: Final = "\n".join(["    ", "    ", " -  ", *["    "] * 5])
 """A box of rich's with nothing but a line below the headings: it leaves most of 80 columns to the data."""

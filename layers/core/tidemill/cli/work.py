@@ -62,6 +62,7 @@ def add_to(commands: Commands) -> None:
     )
     working.add_argument(
         "--tasks",
+        type=_as_set("TASK_PACKAGE", "task_package"),
         metavar="PACKAGE",
         help="the package whose modules register task functions, found from here; default: TASK_PACKAGE, or tasks",
     )

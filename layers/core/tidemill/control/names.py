@@ -36,4 +36,5 @@ def known_queues(
 
 def no_queue(queue: str, known: Iterable[str]) -> str:
     """Return the sentence that says that *queue* is none of the *known* ones, and which may be meant."""
-    return f"there is no queue {queue}{guess(queue, known)}"
+    meant = guess(queue, known) or ": none is declared, and no task of one is pending or processing"
+    return f"there is no queue {queue}{meant}"

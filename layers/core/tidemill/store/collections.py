@@ -25,6 +25,7 @@ from pymongo.read_concern import ReadConcern
 
 from tidemill.documents import RAW, TASKS
 from tidemill.errors import CredentialsError, MissingIndexError, RefusedError, TidemillError, UnavailableError
+from tidemill.store.unreached import reason
 
 Tasks: TypeAlias = Collection[Any]
 """A collection of tasks, read as ``RawBSONDocument``; written as that or as plain dictionaries."""
@@ -110,7 +111,7 @@ def _refusal(error: ServerSelectionTimeoutError | OperationFailure, collection: 
     if _is_about_credentials(error):
         return CredentialsError()
     if isinstance(error, ServerSelectionTimeoutError):
-        return UnavailableError(f"MongoDB did not answer in time ({type(error).__name__})")
+        return UnavailableError(f"MongoDB was not reached ({reason(str(error))})")
     if is_missing_index(error):
         return MissingIndexError(collection)
     if _is_passing(error):
