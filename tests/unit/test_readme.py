@@ -66,7 +66,8 @@ def test_the_snippets_define_enqueue_and_run_a_task(
 
 def test_the_tests_shown_pass_in_a_project_of_their_own(tmp_path: Path, mongod: Mongod) -> None:
     [module], [tests] = snippets(section("Write a task")), snippets(section("Test your tasks"))
-    (tmp_path / "invoices.py").write_text(module, encoding="utf-8")
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "invoices.py").write_text(module, encoding="utf-8")
     (tmp_path / "test_invoices.py").write_text(tests, encoding="utf-8")
 
     run = subprocess.run(

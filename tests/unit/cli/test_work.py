@@ -32,6 +32,8 @@ def worker(operator: CommandLine) -> Iterator[CommandLine]:
         (("--concurrency", "0"), "argument --concurrency: must be a whole number from 1 to 256"),
         (("--concurrency", "257"), "argument --concurrency: must be a whole number from 1 to 256"),
         (("--concurrency", "1e2"), "argument --concurrency: must be a whole number from 1 to 256"),
+        (("--tasks", ""), "argument --tasks: must be the name of a Python package"),
+        (("--tasks", "./tasks"), "argument --tasks: must be the name of a Python package"),
         (("--batch-size", "many"), "argument --batch-size: must be a whole number from 1 to 1000"),
         (("--until",), "unrecognized arguments: --until"),
         (("now",), "unrecognized arguments: now"),
@@ -66,8 +68,6 @@ def test_a_setting_that_cannot_be_is_refused(tidemill: CommandLine, monkeypatch:
     [
         ("taskz", "there is no package taskz where Python looks: `tidemill work` looks in the current folder, too"),
         ("string", "string is a single module: task modules are the files of a package"),
-        ("", "argument --tasks: must be the name of a Python package"),
-        ("./tasks", "argument --tasks: must be the name of a Python package"),
     ],
 )
 def test_a_package_that_is_none_is_named(operator: CommandLine, package: str, complaint: str) -> None:

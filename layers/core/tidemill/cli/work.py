@@ -62,7 +62,7 @@ def add_to(commands: Commands) -> None:
     )
     working.add_argument(
         "--tasks",
-        type=_as_set("TASK_PACKAGE", "task_package"),
+        type=_package,
         metavar="PACKAGE",
         help="the package whose modules register task functions, found from here; default: TASK_PACKAGE, or tasks",
     )
@@ -74,6 +74,11 @@ def _queue(text: str) -> str:
     if not re.fullmatch(QUEUE_PATTERN, text):
         raise argparse.ArgumentTypeError("use up to 63 letters, digits, _ . and -")
     return text
+
+
+def _package(text: str) -> str:
+    package: str = _as_set("TASK_PACKAGE", "task_package")(text or "-")
+    return package
 
 
 def _as_set(name: str, field: str) -> Callable[[str], Any]:
