@@ -316,7 +316,7 @@ class Part:
 
     def _claim(self, *, final: bool) -> Sequence[Task | Malformed]:
         free = BATCH if self._first else SLOTS  # an executor fills its slots, and then goes on by the batch
-        held = self._claimer.claim(free=free, slots=BATCH, retries_in_flight=0, now=self._clock.now(), final=final)
+        held = self._claimer.claim(free=free, slots=BATCH, now=self._clock.now(), final=final)
         if held or self._claimer.beaten:
             self._claims += 1
             self._empty += not held

@@ -80,7 +80,7 @@ class Executors:
         return self.later[-1]
 
     def _claim(self, claimer: Claimer, *, idle: bool = False) -> None:
-        held = claimer.claim(free=BATCH, slots=BATCH, retries_in_flight=0, now=self.now, idle=idle)
+        held = claimer.claim(free=BATCH, slots=BATCH, now=self.now, idle=idle)
         if len(held) != BATCH:
             raise RuntimeError(f"a claim of {BATCH} brought {len(held)}")
 

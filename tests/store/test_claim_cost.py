@@ -121,7 +121,7 @@ def test_the_looks_of_a_second_step_over_what_was_claimed_twice_and_claims_betwe
 
     def stepped_over() -> int:
         before = skipped(db)
-        held = claimer.claim(free=BATCH, slots=BATCH, retries_in_flight=0, now=now, idle=moment[0] == 0)
+        held = claimer.claim(free=BATCH, slots=BATCH, now=now, idle=moment[0] == 0)
         assert len(held) == BATCH
         return skipped(db) - before
 
@@ -140,7 +140,7 @@ def drain(tasks: Tasks, now: datetime) -> int:
     """
     claimer = a_claimer(tasks, monotonic=count(0.0, 0.0001).__next__)
     drained = 0
-    while held := claimer.claim(free=BATCH, slots=BATCH, retries_in_flight=0, now=now):
+    while held := claimer.claim(free=BATCH, slots=BATCH, now=now):
         done = [Settlement(task=task, outcome=Succeeded(result=None)) for task in held]
         drained += len(settles.settle(tasks, done, now=now).settled)
     return drained

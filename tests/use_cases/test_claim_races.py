@@ -63,7 +63,7 @@ def test_a_claim_that_lost_all_looks_elsewhere_at_once(
     beaten(monkeypatch, tasks, now, times=times)
     claimer = a_claimer(tasks)
 
-    held = claimer.claim(free=8, slots=8, retries_in_flight=0, now=now)
+    held = claimer.claim(free=8, slots=8, now=now)
 
     assert (len(held), claimer.beaten) == (8, 0)
 
@@ -73,7 +73,7 @@ def test_a_claim_that_lost_all_everywhere_says_so(tasks: Tasks, now: datetime, m
     beaten(monkeypatch, tasks, now, times=1 + TRIES_OF_THE_BEATEN)
     claimer = a_claimer(tasks)
 
-    held = claimer.claim(free=8, slots=8, retries_in_flight=0, now=now)
+    held = claimer.claim(free=8, slots=8, now=now)
 
     assert (held, claimer.beaten) == ([], 1)
 
@@ -139,7 +139,7 @@ def test_a_lost_race_for_retries_starts_no_fresh_task_before_them(
 
     claimer = a_claimer(tasks, selection="retries_first")
 
-    assert numbers(claimer.claim(free=8, slots=8, retries_in_flight=0, now=now)) == ["retry"] * 8
+    assert numbers(claimer.claim(free=8, slots=8, now=now)) == ["retry"] * 8
 
 
 def test_while_others_are_quicker_with_the_retries_no_fresh_task_is_started(
@@ -151,7 +151,7 @@ def test_while_others_are_quicker_with_the_retries_no_fresh_task_is_started(
 
     claimer = a_claimer(tasks, selection="retries_first")
 
-    held = whole(claimer.claim(free=8, slots=8, retries_in_flight=0, now=now))
+    held = whole(claimer.claim(free=8, slots=8, now=now))
 
     assert [task.lane for task in held] == ["retry"] * 8
 
@@ -167,7 +167,7 @@ def test_a_task_that_changed_its_lane_since_it_was_read_is_not_taken(
         return original(mine, ids, **options)
 
     monkeypatch.setattr(claims, "take", take)
-    held = a_claimer(tasks, selection="oldest_first").claim(free=2, slots=2, retries_in_flight=0, now=now)
+    held = a_claimer(tasks, selection="oldest_first").claim(free=2, slots=2, now=now)
 
     assert len(held) == 1
 
@@ -221,9 +221,9 @@ def test_what_was_contested_an_earlier_time_keeps_no_fresh_task_waiting(tasks: T
     add(tasks, [document(now) for _ in range(4)])
     caps = the_caps(tasks)
     claimer = a_claimer(tasks, caps=caps, selection="retries_first", max_in_flight_retries=4)
-    first = whole(claimer.claim(free=4, slots=8, retries_in_flight=0, now=now))
+    first = whole(claimer.claim(free=4, slots=8, now=now))
     caps.grant("default", 1, limit=4, now=now)  # one that was denied: the retries are left alone for a moment
 
-    second = whole(claimer.claim(free=4, slots=8, retries_in_flight=4, now=now))
+    second = whole(claimer.claim(free=4, slots=8, in_hand=first, now=now))
 
     assert [task.lane for task in (*first, *second)] == ["retry"] * 4 + ["fresh"] * 4

@@ -220,7 +220,7 @@ def test_many_that_claim_one_by_one_take_each_task_once(  # F11
         with MongoClient[dict[str, Any]](mongod.uri) as client:
             claimer = a_claimer(open_tasks(client[db.name]), owner=str(owner))
             while not claimer.was_thorough or not taken:
-                held = claimer.claim(free=1, slots=1, retries_in_flight=0, now=now, final=True)
+                held = claimer.claim(free=1, slots=1, now=now, final=True)
                 taken += [one.id for one in held]
         return taken
 

@@ -29,7 +29,7 @@ def new_db(client: MongoClient[dict[str, Any]]) -> Database[dict[str, Any]]:
 
 def taken(tasks: Tasks, now: datetime, *, idle: bool = True, **choices: Any) -> list[Task | Malformed]:
     """What a claimer brings that has just come: it looks at the queues, and at their heads."""
-    return a_claimer(tasks, **choices).claim(free=10, slots=10, retries_in_flight=0, now=now, idle=idle)
+    return a_claimer(tasks, **choices).claim(free=10, slots=10, now=now, idle=idle)
 
 
 def drained(tasks: Tasks, now: datetime, *, idle: bool = True) -> list[Task | Malformed]:
@@ -38,7 +38,7 @@ def drained(tasks: Tasks, now: datetime, *, idle: bool = True) -> list[Task | Ma
     held: list[Task | Malformed] = []
     is_final = False
     while True:
-        found = claimer.claim(free=10, slots=10, retries_in_flight=0, now=now, idle=idle, final=is_final)
+        found = claimer.claim(free=10, slots=10, now=now, idle=idle, final=is_final)
         if not found and claimer.was_thorough:
             return held
         assert found or not is_final
@@ -135,7 +135,7 @@ def test_a_claimer_that_comes_steps_over_what_was_claimed_once(new_db: Database[
     add(tasks, [document(now) for _ in range(1200)])
     claimer = a_claimer(tasks)
     for _ in range(10):
-        claimer.claim(free=100, slots=100, retries_in_flight=0, now=now)
+        claimer.claim(free=100, slots=100, now=now)
     before = skipped(new_db)
 
     assert len(taken(tasks, now)) == 10

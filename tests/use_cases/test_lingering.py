@@ -185,7 +185,7 @@ def test_what_an_idle_look_finds_is_had_at_once_though_its_lane_was_just_found_d
     add(tasks, [document(now)])
 
     def look(free: int) -> list[Any]:
-        return claimer.claim(free=free, slots=4, retries_in_flight=0, now=now, idle=True)
+        return claimer.claim(free=free, slots=4, now=now, idle=True)
 
     assert [len(look(4)), len(look(4))] == [1, 0]
     add(tasks, [document(now, priority=9)])

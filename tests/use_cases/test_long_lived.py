@@ -113,12 +113,12 @@ def test_what_was_stamped_and_never_seen_is_given_back_while_it_lives(bench: Ben
     stamped = document(now, status="processing", attempts=1, due_at=now + 10 * MINUTE, lease=lease)
 
     with AtWork(bench) as worker:
-        worker.execution._claimer.unseen_tokens.append("unseen")
+        worker.execution._giving_back.look_for(["unseen"])
         if late:  # the stamp was on its way for longer than anybody waited for it
-            assert worker.until(lambda: worker.execution._looked_for == 1)
+            assert worker.until(lambda: worker.execution._giving_back._looked_for == 1)
         add(bench.tasks, [stamped])
         assert worker.until(lambda: stored(bench.tasks, stamped["_id"])["status"] == "pending")
-        assert worker.until(lambda: worker.execution._claimer.unseen_tokens == [])
+        assert worker.until(lambda: worker.execution._giving_back._unseen == [])
         worker.ended()
 
     assert stored(bench.tasks, stamped["_id"])["attempts"] == 0
@@ -211,9 +211,9 @@ def test_a_look_that_failed_slowly_is_soon_taken_again(
     with monkeypatch.context() as away:
         away.setattr(claims, "queues", hang)
         for _ in range(20):
-            assert claimer.claim(free=1, slots=1, retries_in_flight=0, now=bench.clock.now(), idle=True) == []
+            assert claimer.claim(free=1, slots=1, now=bench.clock.now(), idle=True) == []
             time.pass_(1)
     add(tasks, [document(bench.clock.now())])
     time.pass_(1)
 
-    assert len(claimer.claim(free=1, slots=1, retries_in_flight=0, now=bench.clock.now(), idle=True)) == 1
+    assert len(claimer.claim(free=1, slots=1, now=bench.clock.now(), idle=True)) == 1

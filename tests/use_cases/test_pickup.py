@@ -31,7 +31,7 @@ class Slowing(Commands):
 
 def claimed(claimer: Claimer) -> int:
     """How many tasks a claim of one that has nothing in hand brings."""
-    return len(claimer.claim(free=10, slots=10, retries_in_flight=0, now=T0, idle=True))
+    return len(claimer.claim(free=10, slots=10, now=T0, idle=True))
 
 
 def test_the_first_task_of_an_empty_queue_is_seen_by_the_next_look(tasks: Tasks) -> None:

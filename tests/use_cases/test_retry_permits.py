@@ -9,7 +9,7 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect
 
-from tests.builders import add, document, stored
+from tests.builders import add, document, stored, whole
 from tests.claimers import a_claimer, holds, leased_retries, the_caps
 from tests.faults import failing
 from tests.unit.make import eventually
@@ -91,7 +91,7 @@ def test_two_executions_of_one_owner_share_the_limit(tasks: Tasks, now: datetime
     add(tasks, [document(now, lane="retry", attempts=1) for _ in range(10)])
 
     for _ in range(2):
-        a_claimer(tasks, owner="A", max_in_flight_retries=2).claim(free=5, slots=5, retries_in_flight=0, now=now)
+        a_claimer(tasks, owner="A", max_in_flight_retries=2).claim(free=5, slots=5, now=now)
 
     assert leased_retries(tasks) == holds(tasks.database) == 2
 
@@ -113,9 +113,9 @@ def test_a_cap_that_was_switched_off_gives_its_permits_back_all_the_same(tasks: 
     add(tasks, [document(now, lane="retry", attempts=1) for _ in range(4)])
     caps = the_caps(tasks)
     claimer = a_claimer(tasks, caps=caps, max_in_flight_retries=1)
-    held = claimer.claim(free=1, slots=4, retries_in_flight=0, now=now)
+    held = claimer.claim(free=1, slots=4, now=now)
     claimer._serving = lambda _: Serving()
-    held += claimer.claim(free=1, slots=4, retries_in_flight=1, now=now, final=True)
+    held += claimer.claim(free=1, slots=4, in_hand=whole(held), now=now, final=True)
 
     caps.ended(held, now=now)
 
@@ -175,10 +175,10 @@ def test_the_late_end_of_one_claim_gives_no_permit_of_the_next_claim_of_that_tas
     [task_id] = add(tasks, [document(now, lane="retry", attempts=1)])
     caps = the_caps(tasks)
     claimer = a_claimer(tasks, caps=caps, max_in_flight_retries=2)
-    first = claimer.claim(free=1, slots=1, retries_in_flight=0, now=now)
+    first = claimer.claim(free=1, slots=1, now=now)
     # Its settlement takes effect, and the answer is lost: it will be repeated.
     tasks.update_one({"_id": task_id}, {"$set": {"status": "pending"}, "$unset": {"lease": ""}})
-    second = claimer.claim(free=1, slots=1, retries_in_flight=0, now=now, final=True)
+    second = claimer.claim(free=1, slots=1, now=now, final=True)
 
     caps.ended(first, now=now)
     assert (len(first), len(second), holds(tasks.database)) == (1, 1, 1)
@@ -190,7 +190,7 @@ def test_the_late_end_of_one_claim_gives_no_permit_of_the_next_claim_of_that_tas
 def test_a_claim_of_a_document_that_is_no_task_gives_its_own_permit_back(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now, lane="retry", attempts=1, payload="no object") for _ in range(2)])
     caps = the_caps(tasks)
-    held = a_claimer(tasks, caps=caps, max_in_flight_retries=2).claim(free=2, slots=2, retries_in_flight=0, now=now)
+    held = a_claimer(tasks, caps=caps, max_in_flight_retries=2).claim(free=2, slots=2, now=now)
     assert holds(tasks.database) == 2
 
     caps.ended(held[:1], now=now)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from tests.builders import add, document
+from tests.builders import add, document, whole
 from tests.claimers import a_claimer, numbers
 from tests.unit.make import eventually
 from tests.use_cases.conftest import BRISK, Bench
@@ -31,8 +33,10 @@ def backlog(tasks: Tasks, now: datetime, *, lane: str, size: int, **fields: Any)
         add(tasks, [document(now, lane=lane, **fields) for _ in range(min(5_000, size - start))])
 
 
-def take(claimer: Claimer, now: datetime, *, free: int, slots: int = 16, flying: int = 0) -> list[Task | Malformed]:
-    return claimer.claim(free=free, slots=slots, retries_in_flight=flying, now=now)
+def take(
+    claimer: Claimer, now: datetime, *, free: int, slots: int = 16, in_hand: Sequence[Task | Malformed] = ()
+) -> list[Task | Malformed]:
+    return claimer.claim(free=free, slots=slots, in_hand=whole(in_hand), now=now)
 
 
 def lanes(held: list[Task | Malformed]) -> Counter[str]:
@@ -141,8 +145,7 @@ def test_over_a_thousand_claims_retries_hold_their_share_of_the_slots(tasks: Tas
     shares = []
 
     for _ in range(1_000):
-        flying = lanes(held)["retry"]
-        held += take(claimer, now, free=slots - len(held), slots=slots, flying=flying)
+        held += take(claimer, now, free=slots - len(held), slots=slots, in_hand=held)
         assert len(held) == slots
         shares.append(lanes(held)["retry"])
         held.pop(rng.randrange(slots))  # slots free up one by one
@@ -276,3 +279,23 @@ def test_one_draw_holds_for_a_second(tasks: Tasks) -> None:
 
     assert {claimer._draw_of(at[0] + part / 10) for part in range(10)} == {first}
     assert claimer._draw_of(at[0] + 1) != first
+
+
+def test_retries_of_one_queue_take_nothing_of_the_share_of_another(bench: Bench, now: datetime) -> None:
+    order: list[str] = []
+
+    @bench.task("runs")
+    def runs(payload: dict[str, Any], _ctx: Any) -> None:
+        order.append(payload["n"])
+        time.sleep(payload["sec"])
+
+    slow, quick = {"n": "slow", "sec": 0.2}, {"sec": 0.02}
+    add(bench.tasks, [document(now, name="runs", queue="a", lane="retry", attempts=1, payload=slow) for _ in range(60)])
+    for lane, size in (("fresh", 150), ("retry", 40)):
+        payload = {"n": lane, **quick}
+        add(bench.tasks, [document(now, name="runs", queue="b", lane=lane, payload=payload) for _ in range(size)])
+
+    bench.execute(concurrency=16)
+
+    of_b = [one for one in order if one != "slow"]
+    assert of_b[:100].count("retry") >= 10

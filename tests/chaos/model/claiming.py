@@ -111,7 +111,7 @@ class Claiming(Base):
         claimer = self._claimers.setdefault(owner, self._claimer(owner))
 
         def do() -> Sequence[Task | Malformed]:
-            return claimer.claim(free=free, slots=8, retries_in_flight=0, now=now, final=final)
+            return claimer.claim(free=free, slots=8, now=now, final=final)
 
         def agrees(held: Sequence[Task | Malformed], before: World, after: World) -> str | None:
             open_ones = self.due_anywhere(before, now=now)

@@ -88,19 +88,29 @@ class Claimer:
         self.overtakes: list[Task] = []
 
     def claim(
-        self, *, free: int, slots: int, retries_in_flight: int, now: datetime, idle: bool = False, final: bool = False
+        self,
+        *,
+        free: int,
+        slots: int,
+        in_hand: Sequence[Task] = (),
+        now: datetime,
+        idle: bool = False,
+        final: bool = False,
     ) -> list[Task | Malformed]:
         """Return up to *free* tasks, newly leased. *final* looks at everything again before giving up.
+
+        Of *slots*, those that *in_hand* takes for other queues are none of a queue, and so are retries of those.
 
         *idle* says that nothing is in hand: then one look at all lanes of all queues comes first, which costs less
         where nothing is due.
 
         What went wrong, if anything, is left in `trouble`; what is returned is held nevertheless. `answered` tells
         whether MongoDB was asked at all and answered, `was_thorough` whether every lane was looked at from its head
-        and is empty, `left_some` whether something due may have been left, `interrupted` how many stamps in a row
+        and is empty, `left_some` whether something due may have been left, `interrupted` how many claims in a row
         failed, `beaten` how many claims in a row brought nothing because others were quicker, `retries_go_first`
         whether a queue was served in which they are to.
-        Retries that the selection put before fresh tasks are added to `overtakes`.
+        Retries that the selection put before fresh tasks are added to `overtakes`, and the token of a claim that may
+        have stamped more than it saw to `unseen_tokens`.
         """
         self.trouble = None
         self.answered = False
@@ -108,6 +118,8 @@ class Claimer:
         self.left_some = False
         self.retries_go_first = False
         self._was_beaten = False
+        self._caps.failed = False
+        self.unseen_tokens = []
         self._heads.clear()
         self._claim_started = self._monotonic()
         interrupted_before = self.interrupted
@@ -115,17 +127,28 @@ class Claimer:
         held: list[Task | Malformed] = []
         self._turn += 1
         if idle and self._nothing_due(queues, now=now):
-            return held
+            queues = []
         for offset in range(len(queues)):
             left = free - len(held)
             if left <= 0:
                 break
             queue = queues[(self._turn + offset) % len(queues)]
-            flying = retries_in_flight + sum(isinstance(one, Task) and one.lane == "retry" for one in held)
-            held += self._from_queue(queue, free=left, slots=slots, retries_in_flight=flying, now=now, final=final)
+            own = [one for one in in_hand if one.queue == queue]
+            held += self._from_queue(
+                queue,
+                free=left,
+                slots=slots - (len(in_hand) - len(own)) - len(held),
+                retries_in_flight=sum(one.lane == "retry" for one in own),
+                now=now,
+                final=final,
+            )
         self.was_thorough = self.was_thorough and not held
         self.beaten = self.beaten + 1 if self._was_beaten and not held else 0
-        if self.interrupted == interrupted_before and not held:
+        if self._met_trouble():
+            self.interrupted = max(self.interrupted, interrupted_before + 1)
+        elif self.was_thorough:
+            self.interrupted = 0
+        elif self.interrupted == interrupted_before and not held:
             self.interrupted += min(interrupted_before, 1)  # nothing could even be tried: the pause grows all the same
         return held
 
@@ -218,10 +241,14 @@ class Claimer:
         self._see([first])
         return True
 
+    def _met_trouble(self) -> bool:
+        return self.trouble is not None or self._caps.failed
+
     def _note(self, error: TidemillError) -> None:
         self._report["errors"] += 1
         self.trouble = error
         self.was_thorough = False
+        self.left_some = True
 
     def _from_queue(
         self, queue: str, *, free: int, slots: int, retries_in_flight: int, now: datetime, final: bool
@@ -355,7 +382,7 @@ class Claimer:
         self._report["claimed"] += len(claim.tasks)
         self._report["missed"] += claim.lost
         self._note_interruption(claim)
-        if claim.unresolved:
+        if claim.is_doubtful:
             self.unseen_tokens.append(token)
         self._quarantine(claim.unclaimable, now=now)
         return list(claim.tasks)

@@ -93,7 +93,12 @@ class Execution:
             monotonic=runtime.monotonic,
         )
         self._giving_back = GivingBack(
-            runtime.tasks, owner=order.owner, clock=runtime.clock, caps=self._caps, report=self._report
+            runtime.tasks,
+            owner=order.owner,
+            clock=runtime.clock,
+            caps=self._caps,
+            report=self._report,
+            monotonic=runtime.monotonic,
         )
         self._starting = Starting(
             runtime,
@@ -134,7 +139,6 @@ class Execution:
         self._waiting = Waiting(runtime, order, life)
         self._next_claim = 0.0
         self._leave_by = math.inf
-        self._looked_for = 0
 
     def run(self) -> Report:
         """Work until dry or out of time."""
@@ -164,6 +168,7 @@ class Execution:
         self._pace.ended(len(ended) + len(late))
         self._settle(ended, late)
         self._starting.fill()
+        self._report.backlog = self._report.backlog or self._starting.leaves_some
         is_waited_for = any(self._caps.is_full(one.task.queue) for one in (*(end.running for end in ended), *late))
         self._flush(force=is_waited_for or not self._has_work())
         self._write_statistics(force=False)
@@ -171,7 +176,7 @@ class Execution:
         with self._within():
             if self._has_work():
                 self._starting.cancel(self._cancellations.look(running))
-            if self._leases.extend(running):
+            if self._leases.extend(running) or self._giving_back.is_due:
                 self._recover()
             self._present.say()
             self._recruit()
@@ -179,12 +184,14 @@ class Execution:
         self._runtime.watch(self._report)
         return True
 
-    def _recover(self) -> None:
-        """Give back what was stamped unseen; a stamp may take effect late, so each is looked for twice."""
-        tokens = self._claimer.unseen_tokens
-        if (tokens or self._giving_back.is_owing) and self._giving_back.release_unseen(tokens, started=self._held.ids):
-            self._claimer.unseen_tokens = tokens[self._looked_for :]
-            self._looked_for = len(self._claimer.unseen_tokens)
+    def _recover(self) -> bool:
+        """Give back what no look has seen; false where some of it may be left."""
+        before = self._report["released"]
+        is_done = self._giving_back.recover(started=self._held.ids)
+        if self._report["released"] > before:
+            self._claimer.was_thorough = False
+            self._report.backlog = True
+        return is_done
 
     def _note(self) -> None:
         self._life.note(
@@ -201,10 +208,21 @@ class Execution:
         """Look once more, or wait for more; false where it is time to leave."""
         if not self._may_claim():
             return False
-        if self._starting.takes_back() or self._waiting.waits(self._claimer):
+        if self._starting.takes_back():
             self._next_claim = 0.0
             return True
-        return not self._claimer.was_thorough and (self._claim(final=True) or self._waiting.tries_again(self._claimer))
+        if self._waits():
+            return True
+        if self._claimer.was_thorough:
+            return False
+        # What kept it from waiting, trouble, may be over now.
+        return self._claim(final=True) or self._waiting.tries_again(self._claimer) or self._waits()
+
+    def _waits(self) -> bool:
+        if not self._waiting.waits(self._claimer):
+            return False
+        self._next_claim = 0.0
+        return True
 
     # Claiming
 
@@ -219,14 +237,15 @@ class Execution:
                 free=room,
                 # What is held ahead has its share, too.
                 slots=max(self._slots.size, len(self._slots.running) + len(self._starting) + room),
-                retries_in_flight=self._retries_in_flight(),
+                in_hand=[*(one.task for one in self._slots.running), *self._starting.waiting],
                 now=self._now(),
                 idle=not self._has_work(),
                 final=final,
             )
+            self._giving_back.look_for(self._claimer.unseen_tokens)
             self._starting.take(claimed)
             self._starting.fill()
-        self._report.backlog = len(claimed) == room or self._claimer.left_some
+        self._report.backlog = len(claimed) == room or self._claimer.left_some or self._starting.leaves_some
         if claimed:
             self._pace.claimed(began=began, took=self._monotonic() - began)
         else:
@@ -256,17 +275,13 @@ class Execution:
             return self._pace.ahead(slots=slots, at=at)
         return self._pace.supply(slots=slots, most=self._batch_size, at=at)
 
-    def _retries_in_flight(self) -> int:
-        in_hand = [*(one.task for one in self._slots.running), *self._starting.waiting]
-        return sum(task.lane == "retry" for task in in_hand)
-
     def _give_up_if_useless(self) -> None:
         trouble = self._claimer.trouble
         if trouble is not None and not self._report["claimed"] and not self._life.persists:
             raise trouble
 
     def _recruit(self) -> None:
-        is_busy = not self._slots.free or not self._life.may_claim()
+        is_busy = not self._slots.free or not self._may_claim()
         if self._recruiter is not None and self._report.backlog and is_busy:
             self._recruiter.look(self._claimer.queues, report=self._report, slots=self._slots.size)
 
@@ -304,6 +319,7 @@ class Execution:
             over = [one.task for one in (*verdict.settled, *verdict.lost, *verdict.stuck)]
             if self._caps.ended(over, now=now):
                 self._next_claim = 0.0  # what was denied before may be had now
+                self._report.backlog = self._report.backlog or not self._may_claim()  # by others
         self._held.drop(over)
         self._tally.settled(verdict.settled, now=now)
         for settlement in verdict.settled:
@@ -324,7 +340,7 @@ class Execution:
                 time.sleep(min(max((self._settler.next_flush() or 0) - self._monotonic(), 0), 1.0))
         self._settler.give_up()
         with self._within():
-            if self._giving_back.release_unseen(self._claimer.unseen_tokens, started=self._held.ids):
+            if self._recover():
                 self._caps.close(now=self._now())
             self._present.leave()
         self._write_statistics(force=True)

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from pymongo.database import Database
-from pymongo.errors import OperationFailure
 
 from tidemill import control
 from tidemill.errors import TidemillError
@@ -54,6 +53,8 @@ class RetryCaps:
         self._leased: defaultdict[str, set[_OneClaim]] = defaultdict(set)
         self._doubtful: list[tuple[float, str, int]] = []
         self._full_since: dict[str, float] = {}
+        self._unsure: set[str] = set()
+        self.failed = False
 
     def is_full(self, queue: str) -> bool:
         """Tell whether the limit of *queue* was found reached a moment ago."""
@@ -69,6 +70,7 @@ class RetryCaps:
             granted = self._hold(queue, wanted, now=now)
         except TidemillError:
             self._report["errors"] += 1
+            self.failed = True
             granted = 0
         if granted < wanted:
             self._full_since[queue] = self._monotonic()
@@ -81,7 +83,7 @@ class RetryCaps:
         retries = set(map(key, claim.retries))
         self._leased[queue].update(_one_claim(task) for task in claim.tasks if key(task.id) in retries)
         unused = granted - len(claim.retries)
-        if claim.unresolved or not (claim.error is None or isinstance(claim.error, OperationFailure)):
+        if claim.is_doubtful:
             self._doubtful.append((self._monotonic() + DOUBT_SEC, queue, unused))
         elif unused > 0:
             self._give_back(queue, now=now)
@@ -106,7 +108,7 @@ class RetryCaps:
 
     def close(self, *, now: datetime) -> None:
         """Give back what was doubtful, once nothing is leased that this execution does not know of."""
-        queues = {queue for _, queue, _ in self._doubtful}
+        queues = {queue for _, queue, _ in self._doubtful} | self._unsure
         self._doubtful.clear()
         for queue in queues:
             self._give_back(queue, now=now)
@@ -119,7 +121,8 @@ class RetryCaps:
 
     def _hold(self, queue: str, wanted: int, *, now: datetime) -> int:
         self._doubtful = [one for one in self._doubtful if one[0] > self._monotonic()]
-        return control.hold(
+        self._unsure.add(queue)
+        granted = control.hold(
             self._db,
             f"retries:{queue}",
             self._holder,
@@ -129,6 +132,8 @@ class RetryCaps:
             until=self._lease_until() + HOLD_GRACE,
             now=now,
         )
+        self._unsure.discard(queue)
+        return granted
 
 
 def _one_claim(task: Task | Malformed) -> _OneClaim:

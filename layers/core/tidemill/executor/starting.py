@@ -103,6 +103,11 @@ class Starting:
         self._offered = [one for one in self._offered if one[0] > now]
         return [*(task_id for _, task_id in (*self._shunned, *self._offered)), *self._slots.zombies()]
 
+    @property
+    def leaves_some(self) -> bool:
+        """Whether what was given back here may wait for others."""
+        return bool(self._shunned or self._offered)
+
     def takes_back(self) -> bool:
         """Avoid no longer what only had no slot here; false where nothing was offered to others a moment ago."""
         had = bool(self._offered)

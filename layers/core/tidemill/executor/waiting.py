@@ -55,7 +55,11 @@ class Waiting:
         if not self._runtime.settings.linger or claimer.trouble is not None or claimer.interrupted:
             return False
         now = self._runtime.monotonic()
+        knew = self._knows_next
         left = self._until(claimer) - now
+        if left <= 0 and knew:  # it came and went: others may have had it, or the clock was set
+            self._knows_next = False
+            left = self._until(claimer) - now
         if left <= 0:
             return False
         soon = pause_after(claimer.beaten, draw=self._runtime.rng.random()) if claimer.beaten else POLL_SEC

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
-from pymongo.errors import PyMongoError, WriteError
+from pymongo.errors import OperationFailure, PyMongoError, WriteError
 
 from tidemill import indexes
 from tidemill.documents import MAX_ATTEMPTS, decode, is_text, read
@@ -70,6 +70,11 @@ class Claim:
     error: PyMongoError | None = None
     unresolved: bool = False
     look_sec: float = 0.0
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether more tasks may carry the token than were seen: a stamp may take effect after the look for it."""
+        return self.unresolved or not (self.error is None or isinstance(self.error, OperationFailure))
 
 
 def queues(tasks: Tasks) -> list[Any]:
