@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -125,6 +126,8 @@ class Claimer:
         interrupted_before = self.interrupted
         queues = self._queues or self._pending_queues(final=final)
         held: list[Task | Malformed] = []
+        taken = Counter(one.queue for one in in_hand)
+        retries = Counter(one.queue for one in in_hand if one.lane == "retry")
         self._turn += 1
         if idle and self._nothing_due(queues, now=now):
             queues = []
@@ -133,14 +136,9 @@ class Claimer:
             if left <= 0:
                 break
             queue = queues[(self._turn + offset) % len(queues)]
-            own = [one for one in in_hand if one.queue == queue]
+            its_slots = slots - (len(in_hand) - taken[queue]) - len(held)
             held += self._from_queue(
-                queue,
-                free=left,
-                slots=slots - (len(in_hand) - len(own)) - len(held),
-                retries_in_flight=sum(one.lane == "retry" for one in own),
-                now=now,
-                final=final,
+                queue, free=left, slots=its_slots, retries_in_flight=retries[queue], now=now, final=final
             )
         self.was_thorough = self.was_thorough and not held
         self.beaten = self.beaten + 1 if self._was_beaten and not held else 0
