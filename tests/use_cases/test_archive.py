@@ -12,8 +12,8 @@ from bson import Decimal128, ObjectId, Regex
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 
-from tests.builders import MINUTE, add, document, lease, stored
-from tests.buried import failed, letter
+from tests.builders import MINUTE, add, all_of, document, lease, stored
+from tests.buried import bury_tasks, failed, letter
 from tests.conftest import T0, ManualClock
 from tests.use_cases.conftest import Bench
 from tidemill.archive import Moved, move
@@ -380,3 +380,17 @@ def test_a_move_holds_no_more_at_once_than_a_function_has_memory_for(
 
 def _die(*_: Any) -> int:
     raise KeyboardInterrupt
+
+
+def test_a_task_that_dies_twice_in_an_instant_keeps_its_second_letter_though_its_number_is_taken(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    earlier = failed(now - MINUTE, _id="a", redrives=1)
+    first = failed(now, _id="a", redrives="many")  # edited by hand, so it came back under a number it had before
+    bury_tasks(dead, [earlier, first], at=now)
+    dead.update_many({}, {"$set": {"redriven_at": now}})
+    add(tasks, [failed(now, _id="a", redrives=1)])
+
+    assert run(tasks, dead, clock) == Moved(moved=1)
+
+    assert [one["_id"]["redrives"] for one in all_of(dead) if "redriven_at" not in one] == [2]

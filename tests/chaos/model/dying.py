@@ -55,8 +55,14 @@ def _key(world: World, document: Document) -> LetterKey:
     if key not in world.letters:
         return key
     others = letters_of(world, document["_id"])
-    same = [one for one in others if _life(world.letters[one]) == _life(document)]
+    same = [one for one in others if _is_same(world.letters[one], document)]
     return same[0] if same else (document["_id"], others[-1][1] + 1)
+
+
+def _is_same(letter: Document, document: Document) -> bool:
+    """Tell whether *letter* is of the very death of *document*, not of one in the same instant before it came back."""
+    is_open = "redriven_at" not in letter
+    return _life(letter) == _life(document) and (is_open or letter.get("redrives") == document.get("redrives"))
 
 
 def _redrives(document: Document) -> int:

@@ -15,6 +15,7 @@ from tidemill.documents import DEAD_LETTERS, opened
 from tidemill.store import Tasks, translated
 
 _LIFE: Final = ("created_at", "finished_at")
+_SHOWN: Final = (*_LIFE, "redrives", "redriven_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +57,12 @@ def _stored(dead: Tasks, letters: Sequence[RawBSONDocument]) -> dict[bytes, tupl
     with translated(DEAD_LETTERS):
         return {
             id_bytes(opened(raw)["_id"]): (raw,)
-            for raw in dead.find({"$or": same_ids}, dict.fromkeys(_LIFE, 1), hint=indexes.BY_ID)
+            for raw in dead.find({"$or": same_ids}, dict.fromkeys(_SHOWN, 1), hint=indexes.BY_ID)
         }
 
 
 def _of_its_task(dead: Tasks, letter: RawBSONDocument) -> list[RawBSONDocument]:
-    shown = dict.fromkeys(_LIFE if _is_dated(letter) else (*_LIFE, "payload"), 1)
+    shown = dict.fromkeys(_SHOWN if _is_dated(letter) else (*_SHOWN, "payload"), 1)
     with translated(DEAD_LETTERS):
         return list(dead.find({"_id": of_task(opened(letter)["_id"]["task"])}, shown, hint=indexes.BY_ID))
 
@@ -72,7 +73,19 @@ def _is_dated(letter: RawBSONDocument) -> bool:
 
 
 def _is_among(letter: RawBSONDocument, others: Sequence[RawBSONDocument]) -> bool:
-    return _life(letter) in [_life(one) for one in others]
+    return any(_is_same(letter, one) for one in others)
+
+
+def _is_same(letter: RawBSONDocument, kept: RawBSONDocument) -> bool:
+    """Tell whether *kept* is of the very death of *letter*.
+
+    One that went back is so only where the task has not come back since: it may have died twice in a millisecond.
+    """
+    fields, others = opened(letter), opened(kept)
+    is_open = others.get("redriven_at") is None
+    return _life(letter) == _life(kept) and (
+        is_open or id_bytes(fields.get("redrives")) == id_bytes(others.get("redrives"))
+    )
 
 
 def _life(letter: RawBSONDocument) -> list[bytes]:
