@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -13,7 +16,9 @@ from tests.chaos.crash_points.scenario import Scenario, nothing
 from tests.chaos.crash_points.world import World
 from tests.conftest import T0
 from tidemill.enqueueing import many, recurring
+from tidemill.errors import RefusedError
 from tidemill.requests import NewTask, Occurrence
+from tidemill.store import Tasks, changes, intake, lookups
 
 BATCH: Final = 2
 """So many tasks go into one transaction here, not a thousand."""
@@ -114,6 +119,30 @@ def _cancel(world: World, task: str = "waits", **how: Any) -> None:
     world.queue.cancel(task, **how)
 
 
+@contextmanager
+def _minding_names() -> Iterator[None]:
+    """As MongoDB 4.4 is where a payload has names like ``$x``."""
+    refused = RefusedError("DollarPrefixedFieldName")
+
+    def plainly(tasks: Tasks, where: Any, change: Any) -> Any:
+        if isinstance(change, list):
+            raise refused
+        return changes.changed(tasks, where, change)
+
+    with patch.object(lookups, "changed", plainly), patch.object(intake, "_upsert", side_effect=refused):
+        yield
+
+
+def _keyed_plainly(world: World) -> None:
+    with _minding_names():
+        _keyed(world)
+
+
+def _cancel_plainly(world: World, task: str) -> None:
+    with _minding_names():
+        _cancel(world, task)
+
+
 def _hurry(world: World) -> None:
     if world.db.tasks.find_one({"_id": "waits"}, {"next_retry_at": 1}) != {"_id": "waits", "next_retry_at": None}:
         world.queue.retry_now("waits")
@@ -125,6 +154,7 @@ SCENARIOS: Final = (
     Scenario(
         use_case="enqueue", name="one with a key, whose caller does not ask again", act=_keyed, otherwise=[nothing]
     ),
+    Scenario(use_case="enqueue", name="one with a key on MongoDB 4.4", act=_keyed_plainly, again=_keyed_plainly),
     Scenario(use_case="enqueue", name="one for later", act=_delayed, otherwise=[nothing]),
     Scenario(
         use_case="enqueue", name="one that has expired since", prepare=_expire, act=_expired_since, again=_expired_since
@@ -168,6 +198,16 @@ SCENARIOS: Final = (
         prepare=_held,
         act=lambda world: _cancel(world, "runs", force=True),
         again=lambda world: _cancel(world, "runs", force=True),
+    ),
+    *(
+        Scenario(
+            use_case="cancel",
+            name=f"one that {task} on MongoDB 4.4",
+            prepare=_held,
+            act=partial(_cancel_plainly, task=task),
+            again=partial(_cancel_plainly, task=task),
+        )
+        for task in ("waits", "runs")
     ),
     Scenario(use_case="retry now", name="one that waits for tomorrow", prepare=_delay, act=_hurry, again=_hurry),
 )

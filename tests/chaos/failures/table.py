@@ -55,7 +55,7 @@ in a transaction of the caller's        | ok ok driver          | ok ok driver  
   enqueue in a transaction: insert orders, insert tasks, findAndModify tasks
 the commit of that                      | ok ok driver          | ok ok driver              | driver                    | driver                            | ok ok driver          | ok ok driver          | ok ok driver          | ok ok driver          | driver
   enqueue in a transaction: commitTransaction
-a look at the clock                     |                       |                           |                           |                                   |                       | ok 503 503            |                       |                       | 503
+a look at the clock                     |                       |                           |                           |                                   |                       | ok ok/503 503         |                       |                       | 503
   POST /tasks; POST /tasks, keyed; invoked directly; POST /tasks/batch; DELETE /tasks/{id}: hello
   invoked by a schedule: hello
 a write                                 | ok ok 503             | 503                       | 503                       | refused                           | ok ok 503             | ok ok 503             | 503                   | ok ok 503             | 503

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tests.chaos.model import living
 from tests.chaos.model.actions import Action
-from tests.chaos.model.base import QUEUES, Base, picked
+from tests.chaos.model.base import QUEUES, Base, ids_in, picked
 from tests.chaos.model.comparing import payload_bytes
 from tests.chaos.model.living import Wanted
 from tests.chaos.model.world import World
@@ -121,7 +121,9 @@ class Asking(Base):
             self.count("cancelled", int(before is not after and before.tasks.get(task_id) != after.tasks.get(task_id)))
             self.count("forced", int(is_forced and living.token_of(before.tasks.get(task_id)) is not None))
             if task is None:
-                return f"{task_id} is not found" if task_id in known else None
+                return f"{task_id} is not found" if task_id in ids_in(before) & ids_in(after) else None
+            if task_id not in ids_in(before) | ids_in(after):
+                return f"{task_id} is told, which is nowhere"
             wanted = after.tasks[task_id].get("status") if task_id in after.tasks else "failed"
             return None if task.status == wanted else f"cancelling {task_id}, which is {wanted}, tells of {task.status}"
 
