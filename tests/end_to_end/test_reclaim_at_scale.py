@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from tests.faults import failing
 from tests.keepers import a_keeper, lost, reclaimed
 from tidemill.model import Task
 from tidemill.policies import RetryPolicy
-from tidemill.reclaim import GAUGES, reclaim
+from tidemill.reclaim import GAUGES, lost_tasks, reclaim
 from tidemill.reclaim.keeper import BATCH
 from tidemill.retry import DEFAULT
 from tidemill.store import Tasks, open_tasks
@@ -119,8 +120,15 @@ class _Slow(CommandListener):
 
 @pytest.mark.parametrize(("seconds", "measures"), [(BATCH, False), (2 * BATCH, True)])
 def test_the_clock_is_looked_at_between_two_batches(
-    db: Database[Any], tasks: Tasks, clock: ManualClock, now: datetime, seconds: int, *, measures: bool
+    tasks: Tasks,
+    clock: ManualClock,
+    now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: int,
+    *,
+    measures: bool,
 ) -> None:
+    monkeypatch.setattr(lost_tasks, "JUDGING_SEC", math.inf)
     watch = _Watch()
     add(tasks, [lost(now, crashes=1) for _ in range(3 * BATCH)])
     add(tasks, [document(now, expires_at=now) for _ in range(5)])
@@ -133,7 +141,7 @@ def test_the_clock_is_looked_at_between_two_batches(
 
     assert (report["reclaimed"], report["expired"], report["errors"]) == (BATCH, 0, 0)
     assert set(GAUGES) <= set(report) if measures else not set(GAUGES) & set(report)
-    assert db["tasks"].count_documents({"status": "processing"}) == 2 * BATCH
+    assert tasks.count_documents({"status": "processing"}) == 2 * BATCH
 
 
 def test_a_batch_that_hangs_ends_with_the_time(mine: Tasks, tasks: Tasks, clock: ManualClock, now: datetime) -> None:

@@ -22,10 +22,9 @@ SHARED: Final = frozenset({"write_each", "changed"})
 """Functions of Tidemill's that write for others: who calls them writes, too."""
 
 ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType({
-    "archive/run.py:_Run._is_mongodb_there": "asks a server that failed whether it is there",
     "aws.py:invoked": "the command line asks the operate function, which is crashed itself",
     "operations/queues.py:change": "calls a function that is called as a shared one is",
-    "store/transactions.py:has_transactions": "asks a server that was never asked before",
+    "store/asking.py:asked": "asks the server something, and changes nothing",
     "store/transactions.py:_end": "after a transaction that failed; one that died ends by itself",
 })  # fmt: skip
 """What is no point of a crash, or is one elsewhere, and why."""
