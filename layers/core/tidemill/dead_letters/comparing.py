@@ -9,6 +9,7 @@ from typing import Final
 from bson.raw_bson import RawBSONDocument
 
 from tidemill import indexes
+from tidemill.dead_letters.letters import redrives_of
 from tidemill.dead_letters.lookups import of_task
 from tidemill.dead_letters.values import MAX_REDRIVES, id_bytes
 from tidemill.documents import DEAD_LETTERS, opened
@@ -83,9 +84,7 @@ def _is_same(letter: RawBSONDocument, kept: RawBSONDocument) -> bool:
     """
     fields, others = opened(letter), opened(kept)
     is_open = others.get("redriven_at") is None
-    return _life(letter) == _life(kept) and (
-        is_open or id_bytes(fields.get("redrives")) == id_bytes(others.get("redrives"))
-    )
+    return _life(letter) == _life(kept) and (is_open or redrives_of(fields) == redrives_of(others))
 
 
 def _life(letter: RawBSONDocument) -> list[bytes]:
