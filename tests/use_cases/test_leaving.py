@@ -122,14 +122,14 @@ def test_what_waited_until_the_time_was_up_is_told(
     bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch, linger: int
 ) -> None:
     monkeypatch.setattr(Pace, "ahead", lambda *_, **__: 1)
-    longest = 3 * SECOND
+    longest = 6 * SECOND
     bench.settings = replace(
         BRISK, linger=linger * SECOND, task_timeout=longest, max_task_timeout=longest, margin=SECOND
     )
     bench.task("slow")(lambda _payload, _ctx: time.sleep(2.8))
     add(bench.tasks, [document(now, name="slow", priority=1), document(now, payload={"n": "behind"})])
 
-    report = bench.execute(remaining=6.5 * SECOND, concurrency=1)
+    report = bench.execute(remaining=9.5 * SECOND, concurrency=1)
 
     assert states(bench) == {"done": 1, "pending": 1}
     assert is_succeeded(report, knocked=False)
