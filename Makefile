@@ -4,10 +4,12 @@ PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 SAM_VENV := build/sam-venv
 RUNTIME_VENV := build/runtime-venv
+EMULATOR_VENV := build/localemu-venv
 # What `make build` builds, and where `sam deploy` looks for it. Images of Python set PYTHON_VERSION: only an argument counts.
 ARCH ?= arm64
 PYTHON_VERSION := 3.13
 BUILD := .aws-sam/build
+TRANSLATED := build/translated.json
 ARGS ?=
 # Tests wait more than they work: for servers, processes and time.
 TEST_PROCESSES ?= 6
@@ -19,7 +21,7 @@ SAM = env -u AWS_PROFILE -u MAKEFLAGS -u MAKELEVEL SAM_CLI_TELEMETRY=0 __SAM_CLI
 # This machine's processor, as Lambda calls it.
 MACHINE = $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,x86_64)
 
-.PHONY: help setup demo serve openapi schemas graph cost test e2e bench figures chaos survival fuzz build check format lock clean
+.PHONY: help setup demo serve openapi schemas graph cost test e2e deployed golden guards bench figures chaos survival fuzz build check format lock clean
 help:
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /  make \1\t/' | expand -t 20
 
@@ -34,24 +36,27 @@ $(SAM_VENV)/.ready: requirements/venv.sh requirements/sam.txt
 $(RUNTIME_VENV)/.ready: requirements/venv.sh requirements/runtime.txt
 	@sh requirements/venv.sh $(RUNTIME_VENV) requirements/runtime.txt
 	@touch $@
+$(EMULATOR_VENV)/.ready: requirements/venv.sh requirements/python.sh requirements/deployed.txt requirements/deployed-source.txt
+	@sh requirements/venv.sh $(EMULATOR_VENV) requirements/deployed.txt 3.13 requirements/deployed-source.txt
+	@touch $@
 
 demo: $(READY) ## 200 webhooks through MongoDB, with crashes, in a minute (ARGS=--json)
 	@$(PYTHON) -m demo $(ARGS)
 
 serve: $(READY) ## the HTTP API on this machine, with its documentation (PORT=8000, BIND=0.0.0.0, ARGS="--tick 10")
-	@PORT="$(PORT)" BIND="$(BIND)" exec $(PYTHON) -m demo.serve $(ARGS)
+	@PORT="$(PORT)" BIND="$(BIND)" exec $(PYTHON) -m localapi $(ARGS)
 
 openapi: $(READY) ## write the OpenAPI document of the HTTP API to build/openapi.json
-	@$(PYTHON) -m demo.openapi
+	@PYTHONPATH=layers/tasks $(PYTHON) -m tools.openapi
 
 schemas: $(READY) ## write the JSON Schemas of all events to events/schemas
-	@$(PYTHON) -m demo.schemas
+	@$(PYTHON) -m tools.schemas
 
 graph: $(READY) ## draw what the template deploys into the README
-	@$(PYTHON) -m tests.template.graph --write
+	@$(PYTHON) -m tools.graph --write
 
-cost: $(READY) ## write what a deployment costs into README.md, by demo/cost.py
-	@$(PYTHON) -m demo.cost
+cost: $(READY) ## write what a deployment costs into README.md, by tools/cost.py
+	@$(PYTHON) -m tools.cost
 
 test: $(READY) ## run the tests but those from end to end (ARGS="-k claim", TEST_PROCESSES=0 for one after the other)
 	@PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(ARGS)
@@ -61,13 +66,25 @@ e2e: $(READY) built ## run what people run (demo, commands, built functions in L
 	@$(PYTHON) -m pytest tests/end_to_end/deployed $(ARGS)
 .PHONY: built
 built: $(RUNTIME_VENV)/.ready
-	@$(MAKE) --no-print-directory build BUILD=build/e2e ARCH=$(MACHINE) \
+	@$(MAKE) --no-print-directory build BUILD=build/e2e TRANSLATED=build/e2e.json ARCH=$(MACHINE) \
 		PYTHON_VERSION=$$($(RUNTIME_VENV)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+
+deployed: $(READY) $(EMULATOR_VENV)/.ready built ## deploy to an emulator of AWS, use the stack, update and delete it
+	@$(PYTHON) -m tools.deployed $(ARGS)
+
+golden: $(READY) ## write anew what is seen from outside, in a commit that changes nothing else (ARGS="-k execute")
+	@WRITE_GOLDEN=1 $(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) tests/golden $(ARGS)
+
+guards: $(READY) ## break each guard of the store once, and see a test fail (an hour; ARGS="--only settles")
+	@$(PYTHON) -m tools.guards $(ARGS)
 
 # Only one section measures what was built.
 BENCHED = $(if $(findstring --only,$(ARGS)),$(findstring startup,$(ARGS)),startup)
 bench: $(READY) $(BENCHED:startup=built) ## measure it all in ten minutes (ARGS=--quick in 90 s, ARGS="--only growth")
 	@PYTHONPATH=layers/tasks $(PYTHON) -m tests.bench $(ARGS)
+
+compare: $(READY) ## measure this tree beside an older one, nine times in turn (ARGS="REVISION --only floor --pairs 3")
+	@$(PYTHON) -m tools.compare $(ARGS)
 
 figures: $(READY) ## write what the last whole `make bench` found, and its plots, into the README
 	@$(PYTHON) -m tests.bench.publishing
@@ -87,15 +104,17 @@ build: known-arch $(SAM_VENV)/.ready ## build what `sam deploy` deploys, on any 
 	@$(SAM) build --build-dir "$(BUILD)" --parameter-overrides "Architecture=$(ARCH)"
 	@$(SAM_VENV)/bin/python layers/build_folder.py after "$(BUILD)" "$(ARCH)"
 	@$(SAM_VENV)/bin/python layers/check_build.py "$(BUILD)" "$(ARCH)" "$(PYTHON_VERSION)"
+	@$(SAM_VENV)/bin/python layers/translate.py "$(BUILD)" "$(TRANSLATED)"
 .PHONY: known-arch
 known-arch:
 	@$(if $(filter arm64 x86_64,$(ARCH)),,$(error ARCH is arm64 or x86_64, not $(ARCH)))
 
-check: $(READY) ## lint, format, types, import rules
+check: $(READY) ## lint, format, types, import rules, house rules
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-logo
+	@$(PYTHON) -m tools.house
 
 format: $(READY) ## rewrite the code as the gate wants it
 	@$(VENV)/bin/ruff check --fix-only .

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import time
 import uuid
@@ -37,19 +37,14 @@ Handler: TypeAlias = Callable[[Event, Context], dict[str, Any]]
 
 
 def handler(function: str) -> Handler:
-    """Return the handler in ``functions/<function>/app.py``."""
+    """Return the handler of a function."""
     found: Handler = module(function).lambda_handler
     return found
 
 
 def module(function: str) -> ModuleType:
-    """Return ``functions/<function>/app.py``, imported anew; all of these modules are called ``app``."""
-    spec = importlib.util.spec_from_file_location(f"{function}_app", ROOT / "functions" / function / "app.py")
-    if spec is None or spec.loader is None:
-        raise ImportError(f"there is no function {function}")
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    """Return the module of a function's handler."""
+    return importlib.import_module(f"tidemill.handlers.{function}")
 
 
 def event(name: str, *, filled_in: Mapping[str, str] | None = None) -> Event:

@@ -13,6 +13,8 @@ from tidemill.documents import DEAD_LETTERS, TASKS
 from tidemill.model import TaskId
 
 FINAL = ("done", "cancelled", "dead letter")
+SAME_ENDS = frozenset({("exhausted", "worker_lost")})
+"""What has to end in the first way may end in the second: its last attempt was lost with a killed executor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class Account:
         ended: How many ended in each of `FINAL`.
         dead_letters: How many of them by reason.
         lost: Those that are not in exactly one place, or not in a final one, and where they are.
-        elsewhere: Those that ended, but not as their behaviour would have it.
+        elsewhere: Those that ended, but not as their behaviour would have it, and how.
         unasked: Tasks that were stored and not accepted.
     """
 
@@ -54,7 +56,7 @@ class Account:
     ended: Counter[str]
     dead_letters: Counter[str]
     lost: Mapping[TaskId, str]
-    elsewhere: tuple[TaskId, ...]
+    elsewhere: Mapping[TaskId, str]
     unasked: tuple[TaskId, ...]
 
     @property
@@ -68,13 +70,14 @@ def account(expected: Mapping[TaskId, str], found: Mapping[TaskId, list[Place]])
     ended: Counter[str] = Counter()
     dead_letters: Counter[str] = Counter()
     lost: dict[TaskId, str] = {}
-    elsewhere: list[TaskId] = []
+    elsewhere: dict[TaskId, str] = {}
     for task_id, end in expected.items():
         match found.get(task_id, []):
             case [Place(where=where, reason=reason) as place] if where in FINAL:
                 ended[where] += 1
                 dead_letters.update([reason] if reason else [])
-                elsewhere += [task_id] if place.end != end else []
+                if place.end != end and (end, place.end) not in SAME_ENDS:
+                    elsewhere[task_id] = f"{place.end}, not {end}"
             case unfit:
                 lost[task_id] = " and ".join(place.where for place in unfit) or "nowhere"
     return Account(
@@ -82,7 +85,7 @@ def account(expected: Mapping[TaskId, str], found: Mapping[TaskId, list[Place]])
         ended=ended,
         dead_letters=dead_letters,
         lost=lost,
-        elsewhere=tuple(elsewhere),
+        elsewhere=elsewhere,
         unasked=tuple(task_id for task_id in found if task_id not in expected),
     )
 

@@ -73,7 +73,7 @@ class Report:
             )
         problems = {
             "not in one final place": [f"{task_id} ({where})" for task_id, where in account.lost.items()],
-            "ended otherwise than they had to": account.elsewhere,
+            "ended otherwise than they had to": [f"{task_id} ({how})" for task_id, how in account.elsewhere.items()],
             "stored without having been accepted": account.unasked,
         }
         told = [f"{len(ids)} {what}: {_listed(ids)}" for what, ids in problems.items() if ids]

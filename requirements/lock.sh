@@ -14,3 +14,12 @@ pin requirements/dev.in -o requirements/dev.txt
 pin requirements/runtime.in -o requirements/runtime.txt
 pin requirements/sam.in -o requirements/sam.txt
 pin requirements/lock.in -o requirements/lock.txt
+# The emulator: one Python, one platform, wheels only, but for what is published as source.
+pin_emulator() {
+    "$uv" pip compile --quiet --no-config --python-version 3.13 --python-platform x86_64-manylinux_2_28 --generate-hashes \
+        --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --only-binary :all: \
+        --no-binary airspeed-ext --no-binary crontab --no-binary jsonpath-rw "$@"
+}
+pin_emulator requirements/deployed.in -o requirements/deployed.txt \
+    --no-emit-package airspeed-ext --no-emit-package crontab --no-emit-package jsonpath-rw
+pin_emulator --no-deps requirements/deployed-source.in -c requirements/deployed.txt -o requirements/deployed-source.txt

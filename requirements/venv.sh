@@ -1,8 +1,11 @@
 #!/bin/sh
 # Make the virtual environment $1 from the pinned requirements $2, or say in one sentence what is missing.
+# Optional: $3, the version of Python to take and no other; $4, pinned requirements that are built from source.
 set -eu
 venv=$1
 requirements=$2
+version=${3:-}
+sources=${4:-}
 
 fail() {
     echo "tidemill: $1" >&2
@@ -13,7 +16,14 @@ is_new_enough() {
     command -v "$1" >/dev/null 2>&1 && "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 }
 
+has_version() {
+    [ -z "$version" ] || "$1" -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != sys.argv[1])' "$version"
+}
+
 python=
+if [ -n "$version" ]; then
+    TIDEMILL_PYTHON=$(sh "$(dirname "$0")/python.sh" "$version")
+fi
 for candidate in "${TIDEMILL_PYTHON:-python3}" python3.11 python3.12 python3.13 python3.14; do
     if is_new_enough "$candidate"; then
         python=$candidate
@@ -24,7 +34,10 @@ done
 "$python" -c 'import venv, ensurepip' 2>/dev/null ||
     fail "$python has no venv module: apt-get install $("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
 
-[ -x "$venv/bin/python" ] && is_new_enough "$venv/bin/python" || "$python" -m venv --clear "$venv"
+[ -x "$venv/bin/python" ] && is_new_enough "$venv/bin/python" && has_version "$venv/bin/python" || "$python" -m venv --clear "$venv"
 # Without --no-deps, the pip of Debian 12 looks past the pin where the same package is wanted with extras, too.
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: -r "$requirements" ||
     fail "what $requirements names could not be installed in $venv: pip says why above. It takes wheels only, so it needs a package index and a machine that there are wheels for: Linux on x86-64 or arm64"
+[ -z "$sources" ] ||
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --no-build-isolation -r "$sources" ||
+    fail "what $sources names could not be built in $venv: pip says why above"

@@ -10,10 +10,9 @@ import bson
 from bson.raw_bson import RawBSONDocument
 
 from tests.builders import document
-from tidemill.dead_letters.letters import dead_letter
-from tidemill.dead_letters.values import LetterId, id_of
-from tidemill.documents import decode, opened
-from tidemill.store import Tasks
+from tidemill.dead_letters.documents import DeadLetterId, build_dead_letter, decode_id
+from tidemill.documents import decode, decode_shallow
+from tidemill.store.connection import Tasks
 
 FINGERPRINT = "00000000000000aa"
 
@@ -45,13 +44,13 @@ def bury(dead: Tasks, letters: Iterable[dict[str, Any]]) -> list[Any]:
     return [one["_id"]["task"] for one in inserted]
 
 
-def bury_tasks(dead: Tasks, tasks: Iterable[Mapping[str, Any]], *, at: datetime) -> list[LetterId]:
+def bury_tasks(dead: Tasks, tasks: Iterable[Mapping[str, Any]], *, at: datetime) -> list[DeadLetterId]:
     """Make dead letters of failed *tasks*, as the archive does, and return their ids."""
-    made = [dead_letter(RawBSONDocument(bson.encode(one)), now=at) for one in tasks]
+    made = [build_dead_letter(RawBSONDocument(bson.encode(one)), now=at) for one in tasks]
     dead.insert_many(made)
-    return [id_of(decode(one)["_id"]) for one in made]
+    return [decode_id(decode(one)["_id"]) for one in made]
 
 
 def letter_bytes(dead: Tasks) -> dict[bytes, bytes]:
     """The bytes of every letter, by the bytes of its id."""
-    return {bson.encode({"": opened(raw)["_id"]}): bytes(raw.raw) for raw in dead.find({})}
+    return {bson.encode({"": decode_shallow(raw)["_id"]}): bytes(raw.raw) for raw in dead.find({})}

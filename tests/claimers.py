@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -10,13 +11,18 @@ from typing import Any
 
 from pymongo.database import Database
 
-from tests.conftest import T0
+from tests.conftest import T0, ManualClock
 from tidemill.executor.claimer import Claimer
+from tidemill.executor.context import ExecutionContext
+from tidemill.executor.lifetime import WORKER_REMAINING, Worker
+from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.executor.report import Report
-from tidemill.executor.retry_caps import RetryCaps
-from tidemill.executor.serving import Serving
-from tidemill.model import Malformed, Task, TaskId
-from tidemill.store import Tasks
+from tidemill.executor.retry_permits import RetryPermits
+from tidemill.model import LANES, Malformed, QueueOptions, Task, TaskId
+from tidemill.policy.selection import Lanes
+from tidemill.registry import Registry
+from tidemill.settings import Settings
+from tidemill.store.connection import Tasks
 
 LEASE = timedelta(minutes=2)
 
@@ -27,30 +33,34 @@ def a_claimer(
     owner: str = "A",
     queues: Sequence[str] = (),
     avoided: Sequence[TaskId] = (),
-    caps: RetryCaps | None = None,
+    caps: RetryPermits | None = None,
     monotonic: Callable[[], float] = time.monotonic,
+    lanes: Lanes = LANES,
+    options: Callable[[str], QueueOptions] | None = None,
     **choices: Any,
 ) -> Claimer:
-    """A claimer that serves every queue by the same *choices*."""
-    serving = Serving(**choices)
-    return Claimer(
-        tasks,
-        owner=owner,
-        lease_until=lambda: T0 + LEASE,
-        queues=queues,
-        lanes=serving.lanes,
-        serving=lambda _: serving,
-        avoided=lambda: avoided,
-        caps=caps or the_caps(tasks, owner=owner),
-        report=Report(),
+    """A claimer with leases until two minutes after `T0`. Without *options* it serves all queues by *choices*."""
+    same = QueueOptions(**choices)
+    runtime = Runtime(
+        tasks=tasks,
+        registry=Registry(),
+        settings=Settings(),
+        clock=ManualClock(),
+        options=options or (lambda _: same),
         rng=random.Random(1),
         monotonic=monotonic,
     )
+    context = ExecutionContext(
+        runtime=runtime,
+        options=ExecutionOptions(owner=owner, remaining=WORKER_REMAINING, queues=queues, lanes=lanes),
+        lifetime=Worker(threading.Event(), lease=LEASE),
+    )
+    return Claimer(context, permits=caps or the_caps(tasks, owner=owner), avoided=lambda: avoided)
 
 
-def the_caps(tasks: Tasks, *, owner: str = "A") -> RetryCaps:
+def the_caps(tasks: Tasks, *, owner: str = "A") -> RetryPermits:
     """The permits of one execution."""
-    return RetryCaps(
+    return RetryPermits(
         tasks.database, owner=owner, lease_until=lambda: T0 + LEASE, report=Report(), monotonic=time.monotonic
     )
 

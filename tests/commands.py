@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pymongo import monitoring
 
 
@@ -18,6 +20,24 @@ class Commands(monitoring.CommandListener):
         if event.command_name == "update":
             self.into.append(event.command["update"])
             self.changes += [one["u"] for one in event.command["updates"]]
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+        pass
+
+    def failed(self, event: monitoring.CommandFailedEvent) -> None:
+        pass
+
+
+class CapturedUpdates(monitoring.CommandListener):
+    """Keeps the findAndModify commands of a client, so that a test has the server apply them again, later."""
+
+    def __init__(self) -> None:
+        self.updates: list[dict[str, Any]] = []
+
+    def started(self, event: monitoring.CommandStartedEvent) -> None:
+        if event.command_name == "findAndModify":
+            names = ("findAndModify", "query", "update", "upsert", "new")
+            self.updates.append({name: event.command[name] for name in names if name in event.command})
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
         pass

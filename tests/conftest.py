@@ -17,7 +17,7 @@ from pymongo.database import Database
 from tests.databases import Lender
 from tidemill import TidemillError
 from tidemill.documents import DEAD_LETTERS
-from tidemill.store import Tasks, open_tasks
+from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 # Properties hold however long a busy machine takes to try them.

@@ -8,12 +8,16 @@ from typing import Any
 from pymongo.database import Database
 
 from tidemill import indexes
-from tidemill.store.scans import ORDER, Scan, due_filter
+from tidemill.store.scan import CLAIM_ORDER, Scan, due_filter
 
 
 def skipped(db: Database[Any]) -> int:
-    """Entries that cursors of the server have stepped over because they are no longer there."""
-    cursor = db.client.admin.command("serverStatus")["wiredTiger"]["cursor"]
+    """Entries of the claim index that cursors have stepped over because they are no longer there.
+
+    The count is this collection's alone: the server's own work, such as the TTL monitor's, is not in it.
+    """
+    [found] = db["tasks"].aggregate([{"$collStats": {"storageStats": {}}}])
+    cursor = found["storageStats"]["indexDetails"][indexes.CLAIM]["cursor"]
     return sum(count for name, count in cursor.items() if name.startswith("Total number of entries skipped by cursor"))
 
 
@@ -23,7 +27,7 @@ def explain(db: Database[Any], scan: Scan, *, limit: int, now: datetime) -> dict
         "find": "tasks",
         "filter": due_filter(scan, now=now),
         "projection": {"_id": 1, "lane": 1, "priority": 1, "due_at": 1},
-        "sort": ORDER,
+        "sort": CLAIM_ORDER,
         "hint": indexes.CLAIM,
         "limit": limit,
     }

@@ -14,6 +14,9 @@ from pymongo.errors import OperationFailure
 
 from tidemill import indexes
 from tidemill.documents import TASKS
+from tidemill.store.mark import MARK_ID, require_mark
+
+ALL_BUT_THE_MARK: Final = {"_id": {"$ne": MARK_ID}}
 
 LARGE: Final = 500
 """With more documents than this, making another is quicker."""
@@ -23,6 +26,7 @@ def make(client: MongoClient[dict[str, Any]]) -> Database[dict[str, Any]]:
     """Return a database that nobody had before; it goes with the server, which is quicker than dropping it."""
     db = client[f"test_{uuid.uuid4().hex}"]
     indexes.create(db)
+    require_mark(db)
     return db
 
 
@@ -87,7 +91,8 @@ def _empty(db: Database[Any]) -> bool:
     if any(one.estimated_document_count() > LARGE for one in collections):
         return False
     for one in collections:
-        one.delete_many({})
+        one.delete_many(ALL_BUT_THE_MARK)
+    require_mark(db)
     return True
 
 

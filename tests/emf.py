@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tidemill.metrics import MAX_VALUES
+from tidemill.aws.metrics import MAX_VALUES
 
 
 def metrics_in(line: dict[str, Any]) -> list[str]:

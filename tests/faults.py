@@ -9,7 +9,7 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
 
 
 @contextmanager

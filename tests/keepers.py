@@ -10,12 +10,11 @@ from typing import Any
 
 from tests.builders import MINUTE, document
 from tidemill.clock import Clock
-from tidemill.control import OptionsReader
-from tidemill.model import Task
-from tidemill.policies import RetryPolicy
-from tidemill.reclaim import Keeper, reclaim
-from tidemill.retry import DEFAULT, resolved
-from tidemill.store import Tasks
+from tidemill.control.queues import OptionsReader
+from tidemill.model import RetryPolicy, Task
+from tidemill.policy.retry import DEFAULT, resolve_policy
+from tidemill.reclaim import ReclaimContext, reclaim
+from tidemill.store.connection import Tasks
 
 LONG_SEC = 60.0
 
@@ -27,12 +26,12 @@ def a_keeper(
     policy: Callable[[Task], RetryPolicy] | None = None,
     adopt_as: str | None = "noop",
     monotonic: Callable[[], float] = time.monotonic,
-) -> Keeper:
+) -> ReclaimContext:
     """A keeper in whose deployment the default policy holds."""
-    return Keeper(
+    return ReclaimContext(
         tasks=tasks,
         clock=clock,
-        policy=policy or (lambda task: resolved(task, registered=None, deployment=DEFAULT)),
+        policy=policy or (lambda task: resolve_policy(task, registered=None, deployment=DEFAULT)),
         options=OptionsReader(tasks.database).options,
         adopt_as=adopt_as,
         rng=random.Random(7),
@@ -42,8 +41,8 @@ def a_keeper(
 
 def reclaimed(tasks: Tasks, clock: Clock, *, dead_owner: str | None = None, **options: Any) -> dict[str, int]:
     """Reclaim once, with all the time it needs; return its report."""
-    keeper = a_keeper(tasks, clock, **options)
-    return reclaim(keeper, until=keeper.monotonic() + LONG_SEC, dead_owner=dead_owner)
+    reclaim_context = a_keeper(tasks, clock, **options)
+    return reclaim(reclaim_context, until=reclaim_context.monotonic() + LONG_SEC, dead_owner=dead_owner)
 
 
 def lost(now: datetime, **fields: Any) -> dict[str, Any]:

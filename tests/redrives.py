@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import ManualClock
-from tidemill.dead_letters import redriving
-from tidemill.dead_letters.which import Which
-from tidemill.redrive import Plan, Redriven, Redriver, complete, redrive
-from tidemill.store import Tasks
+from tidemill.dead_letters import redrive_writes
+from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.dead_letters.redrive import complete, redrive
+from tidemill.dead_letters.redrive_checks import RedriveContext, RedriveRequest, RedriveResult
+from tidemill.store.connection import Tasks
 
 EVER = 1e12
 WEEK = timedelta(days=7)
@@ -22,19 +23,23 @@ class CutShort(BaseException):
     """What ends a process in the middle."""
 
 
-def redriver(tasks: Tasks, dead: Tasks, clock: ManualClock, *names: str) -> Redriver:
+def redriver(tasks: Tasks, dead: Tasks, clock: ManualClock, *names: str) -> RedriveContext:
     """What redrives with these functions registered, or with ``noop``."""
-    return Redriver(tasks=tasks, dead=dead, registered=lambda: frozenset(names or ("noop",)), clock=clock)
+    return RedriveContext(tasks=tasks, dead=dead, registered=lambda: frozenset(names or ("noop",)), clock=clock)
 
 
-def redrive_all(on: Redriver, which: Which | None = None, *, limit: int = 10_000, **options: Any) -> Redriven:
+def redrive_all(
+    on: RedriveContext, which: DeadLetterFilter | None = None, *, limit: int = 10_000, **options: Any
+) -> RedriveResult:
     """A redrive of all that is meant, in one call; *options* are of the plan."""
-    return redrive(on, Plan(which=which or Which(), **options), limit=limit, dry_run=False, until=EVER)
+    return redrive(
+        on, RedriveRequest(which=which or DeadLetterFilter(), **options), limit=limit, dry_run=False, until=EVER
+    )
 
 
-def cut_short(on: Redriver, monkeypatch: pytest.MonkeyPatch, step: str, *, after: bool, **options: Any) -> None:
+def cut_short(on: RedriveContext, monkeypatch: pytest.MonkeyPatch, step: str, *, after: bool, **options: Any) -> None:
     """Begin a redrive, and end it before or after a *step*."""
-    do: Callable[..., object] = getattr(redriving, step)
+    do: Callable[..., object] = getattr(redrive_writes, step)
 
     def stop(where: Tasks, those: list[Any], **rest: Any) -> object:
         result = do(where, those, **rest) if after or not those else None
@@ -43,11 +48,11 @@ def cut_short(on: Redriver, monkeypatch: pytest.MonkeyPatch, step: str, *, after
         return result
 
     with monkeypatch.context() as patched:
-        patched.setattr(redriving, step, stop)
+        patched.setattr(redrive_writes, step, stop)
         with pytest.raises(CutShort):
             redrive_all(on, **options)
 
 
-def finish(on: Redriver) -> int:
+def finish(on: RedriveContext) -> int:
     """Complete what was cut short, and return how many came back."""
-    return complete(on, until=EVER, forgotten_after=WEEK)
+    return complete(on, until=EVER, task_retention=WEEK)

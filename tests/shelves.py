@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.conftest import ManualClock
-from tidemill.export import Exported, ExportError, export
-from tidemill.store import Tasks
+from tidemill.dead_letters.export import export
+from tidemill.dead_letters.export_format import ExportError, ExportResult
+from tidemill.store.connection import Tasks
 
 DOWN = ExportError("InternalError", blame="bucket")
 REFUSED = ExportError("InvalidArgument", blame="either")
@@ -34,7 +35,7 @@ class Shelf:
             assert self.objects.setdefault(key, body) == body, "it was put once more, and is another"
 
 
-def run(dead: Tasks, shelf: Shelf, clock: ManualClock, **options: Any) -> Exported:
+def run(dead: Tasks, shelf: Shelf, clock: ManualClock, **options: Any) -> ExportResult:
     return export(dead, shelf.put, clock=clock, until=time.monotonic() + 60, **options)
 
 

@@ -31,6 +31,7 @@ SECTIONS: Final = (
     "contention",
     "primary",
     "latency",
+    "arrivals",
     "startup",
     "archive",
 )

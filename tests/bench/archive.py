@@ -20,11 +20,11 @@ from tests.bench.figures import Figure, Scale, Section
 from tests.bench.measuring import ratio, seconds, spread
 from tests.builders import document
 from tests.databases import make
-from tidemill.archive import move
 from tidemill.clock import ServerClock
+from tidemill.dead_letters.archive import move_failed
+from tidemill.dead_letters.export import export
 from tidemill.documents import DEAD_LETTERS, TASKS
-from tidemill.export import export
-from tidemill.store import open_tasks
+from tidemill.store.connection import open_tasks
 
 MANY_AND_ROUNDS: Final = {"toy": (20, 1), "quick": (500, 5), "full": (4_000, 5)}
 BATCH: Final = 500
@@ -97,7 +97,7 @@ def _fill(db: Database[Any], many: int) -> None:
 
 def _move(db: Database[Any]) -> int:
     tasks, dead = open_tasks(db), open_tasks(db, DEAD_LETTERS)
-    return move(tasks, dead, clock=ServerClock(db), until=time.monotonic() + FOR_SEC).moved
+    return move_failed(tasks, dead, clock=ServerClock(db), until=time.monotonic() + FOR_SEC).moved
 
 
 def _move_bare(db: Database[Any]) -> int:

@@ -20,7 +20,8 @@ from tests.bench.measuring import Spread, in_turns, ratio, seconds, spread
 from tests.costs import explain
 from tests.databases import make
 from tidemill.model import Lease
-from tidemill.store import claims, open_tasks
+from tidemill.store import claims
+from tidemill.store.connection import open_tasks
 
 FLAT: Final = Target(at_most=1.5)
 KEYS: Final = Target(at_most=1.1)

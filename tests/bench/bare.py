@@ -16,7 +16,7 @@ from pymongo.database import Database
 
 from tidemill import indexes
 from tidemill.documents import TASKS
-from tidemill.store.scans import ORDER, Scan, advanced, due_filter
+from tidemill.store.scan import CLAIM_ORDER, Scan, advance_scan, due_filter
 
 LEASE: Final = timedelta(minutes=2)
 RUN_MS: Final = 3
@@ -46,10 +46,10 @@ class Mover:
         keys = self._tasks.find(
             due_filter(self._scan, now=self._now), {"_id": 1, "priority": 1, "due_at": 1}, hint=indexes.CLAIM
         )
-        found = list(keys.sort(ORDER).limit(limit))
+        found = list(keys.sort(CLAIM_ORDER).limit(limit))
         if not found:
             return []
-        self._scan = advanced(self._scan, found)
+        self._scan = advance_scan(self._scan, found)
         ids, token = [key["_id"] for key in found], uuid.uuid4().hex
         self._tasks.update_many({"_id": {"$in": ids}, "status": "pending"}, _stamp(token, self._now))
         return list(self._tasks.find({"_id": {"$in": ids}, "lease.token": token}))
@@ -68,7 +68,7 @@ def drain_one_by_one(tasks: Collection[Document], *, now: datetime, most: int) -
     where = {"status": "pending", "queue": "default", "lane": "fresh", "due_at": {"$lte": now}}
     for count in range(most):
         stamp = _stamp(uuid.uuid4().hex, now)
-        task = tasks.find_one_and_update(where, stamp, sort=ORDER, hint=indexes.CLAIM, return_document=True)
+        task = tasks.find_one_and_update(where, stamp, sort=CLAIM_ORDER, hint=indexes.CLAIM, return_document=True)
         if task is None:
             return count
         tasks.update_one(_held(task), _done(task, now))
@@ -85,7 +85,7 @@ def _held(task: Document) -> Document:
 
 
 def _done(task: Document, now: datetime) -> Document:
-    run = {"attempt": 0, "status": "succeeded", "started_at": now, "duration_ms": RUN_MS, "note": ""}
+    run = {"attempt": 1, "status": "succeeded", "started_at": now, "duration_ms": RUN_MS, "note": ""}
     values = {
         "status": "done",
         "result": None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,14 +28,19 @@ from tests.bench.measuring import in_turns, ratio, spread
 from tests.builders import document
 from tests.databases import make
 from tidemill.clock import ServerClock
-from tidemill.executor.claimer import TRIES_OF_THE_BEATEN, Claimer
+from tidemill.executor.claimer import CONTENDED_EXTRA_LOOKS, Claimer, ClaimResult
+from tidemill.executor.context import ExecutionContext
+from tidemill.executor.idle import ClaimBackoff, compute_pause
+from tidemill.executor.lifetime import Worker
+from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.executor.report import Report
-from tidemill.executor.retry_caps import RetryCaps
-from tidemill.executor.serving import Serving
-from tidemill.executor.waiting import pause_after
-from tidemill.model import Malformed, Task
+from tidemill.executor.retry_permits import RetryPermits
+from tidemill.executor.timing import TIMING
+from tidemill.model import Malformed, QueueOptions, Task
+from tidemill.registry import Registry
 from tidemill.settings import Settings
-from tidemill.store import open_tasks, settles
+from tidemill.store import settle
+from tidemill.store.connection import open_tasks
 
 QUEUE: Final = "default"
 SLOTS: Final = Settings().concurrency
@@ -154,7 +160,7 @@ def _losses(who: str, runs: Sequence[Together]) -> list[Figure]:
     conflicts, keys = sum(run.conflicts for run in runs), sum(run.keys for run in runs)
     return [
         Figure(
-            name=f"{who}: claims that came back empty, of up to {1 + TRIES_OF_THE_BEATEN} tries",
+            name=f"{who}: claims that came back empty, of up to {1 + CONTENDED_EXTRA_LOOKS} tries",
             value=_percent(total("empty"), total("claims")),
             unit="%",
             absolute=f"{total('empty')} of {total('claims'):,}",
@@ -274,6 +280,7 @@ class Part:
         self._rng = random.Random()
         self._report = Report()
         self._claimer = self._made(db)
+        self._backoff = ClaimBackoff()
         self._settled = self._claims = self._empty = 0
         self._first: tuple[int, int] | None = None
 
@@ -293,7 +300,7 @@ class Part:
             claims=self._claims,
             empty=self._empty,
             read=self._read,
-            lost=self._report["missed"],
+            lost=self._report["contended_ids"],
             first_read=first_read,
             first_lost=first_lost,
             settled=self._settled,
@@ -301,50 +308,51 @@ class Part:
 
     @property
     def _read(self) -> int:
-        return self._report["claimed"] + self._report["missed"]
+        return self._report["claimed"] + self._report["contended_ids"]
 
     def _step(self) -> bool:
         """Claim once and settle; false where all is done."""
-        held = self._claim(final=False)
-        if not held and not self._claimer.beaten and not self._claimer.was_thorough:
-            held = self._claim(final=True)
-        if held:
-            self._settle(held)
-        elif self._claimer.beaten:  # as an executor does
-            time.sleep(pause_after(self._claimer.beaten, draw=self._rng.random()))
-        return bool(held) or not self._claimer.was_thorough
+        claimed = self._claim(thorough=False)
+        if not (claimed.tasks or claimed.contended or claimed.exhausted):
+            claimed = self._claim(thorough=True)
+        if claimed.tasks:
+            self._settle(claimed.tasks)
+        elif self._backoff.in_vain:  # as an executor does
+            time.sleep(compute_pause(self._backoff.in_vain, timing=TIMING, draw=self._rng.random()))
+        return not claimed.exhausted
 
-    def _claim(self, *, final: bool) -> Sequence[Task | Malformed]:
+    def _claim(self, *, thorough: bool) -> ClaimResult:
         free = BATCH if self._first else SLOTS  # an executor fills its slots, and then goes on by the batch
-        held = self._claimer.claim(free=free, slots=BATCH, now=self._clock.now(), final=final)
-        if held or self._claimer.beaten:
+        claimed = self._claimer.claim(free=free, slots=BATCH, now=self._clock.now(), thorough=thorough)
+        self._backoff = self._backoff.after(claimed)
+        if claimed.tasks or claimed.contended:
             self._claims += 1
-            self._empty += not held
+            self._empty += not claimed.tasks
         if self._first is None and self._read:
-            self._first = self._read, self._report["missed"]
-        return held
+            self._first = self._read, self._report["contended_ids"]
+        return claimed
 
     def _settle(self, held: Sequence[Task | Malformed]) -> None:
         now = self._clock.now()
-        self._settled += len(settles.settle(self._tasks, done(held, now=now), now=now).settled)
+        self._settled += len(settle.settle(self._tasks, done(held, now=now), now=now).settled)
 
     def _made(self, db: Database[Any]) -> Claimer:
-        owner, serving = f"{self._rng.getrandbits(64):x}", Serving()
-        return Claimer(
-            self._tasks,
-            owner=owner,
-            lease_until=self._lease_until,
-            queues=[QUEUE],
-            lanes=serving.lanes,
-            serving=lambda _: serving,
-            avoided=tuple,
-            caps=RetryCaps(
-                db, owner=owner, lease_until=self._lease_until, report=self._report, monotonic=time.monotonic
-            ),
-            report=self._report,
+        owner = f"{self._rng.getrandbits(64):x}"
+        runtime = Runtime(
+            tasks=self._tasks,
+            registry=Registry(),
+            settings=Settings(),
+            clock=self._clock,
+            options=lambda _: QueueOptions(),
             rng=self._rng,
-            monotonic=time.monotonic,
         )
-
-    def _lease_until(self) -> Any:
-        return self._clock.now() + LEASE
+        context = ExecutionContext(
+            runtime=runtime,
+            options=ExecutionOptions(owner=owner, remaining=LEASE, queues=[QUEUE]),
+            lifetime=Worker(threading.Event(), lease=LEASE),
+            report=self._report,
+        )
+        permits = RetryPermits(
+            db, owner=owner, lease_until=context.lease_until, report=self._report, monotonic=time.monotonic
+        )
+        return Claimer(context, permits=permits, avoided=tuple)

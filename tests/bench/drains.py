@@ -14,13 +14,16 @@ from tests.bench.bare import HEAD, LEASE, RUN_MS, open_plain
 from tests.builders import document
 from tidemill import Queue
 from tidemill.clock import ServerClock
-from tidemill.control import OptionsReader
-from tidemill.executor import Order, Report, Runtime, execute
+from tidemill.control.queues import OptionsReader
+from tidemill.executor.execution import execute
+from tidemill.executor.options import ExecutionOptions, Runtime
+from tidemill.executor.report import Report
 from tidemill.model import Lease, Malformed, Run, Succeeded, Task
 from tidemill.registry import Registry
 from tidemill.settings import Settings
-from tidemill.settlement import Settlement
-from tidemill.store import claims, open_tasks, settles
+from tidemill.store import claims, settle
+from tidemill.store.connection import open_tasks
+from tidemill.store.outcomes import Settlement
 
 BATCH: Final = 100
 LIFE: Final = timedelta(minutes=10)
@@ -72,7 +75,7 @@ class Mover:
 
     def settle(self, claimed: Sequence[Task | Malformed]) -> None:
         """Settle all of *claimed* as done."""
-        settles.settle(self._tasks, done(claimed, now=self._now), now=self._now)
+        settle.settle(self._tasks, done(claimed, now=self._now), now=self._now)
 
 
 class Moves(Protocol):
@@ -120,4 +123,4 @@ def runtime(db: Database[Any], function: Callable[..., object] = nothing, **choi
 
 def run(runtime: Runtime, *, concurrency: int | None = None) -> Report:
     """Return the report of an executor that worked until nothing was left."""
-    return execute(runtime, Order(owner="A", remaining=LIFE, concurrency=concurrency, batch_size=BATCH))
+    return execute(runtime, ExecutionOptions(owner="A", remaining=LIFE, concurrency=concurrency, batch_size=BATCH))

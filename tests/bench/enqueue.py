@@ -25,10 +25,11 @@ from tests.bench.figures import Figure, Scale, Section, Target
 from tests.bench.measuring import in_turns, ratio, seconds, spread
 from tests.builders import document
 from tests.databases import make
-from tidemill import Queue, control, indexes
+from tidemill import Queue, indexes
+from tidemill.control import task_types
 from tidemill.registry import Registry
-from tidemill.requests import MAX_TASKS
-from tidemill.store import majority
+from tidemill.requests.tasks import MAX_TASKS
+from tidemill.store.connection import with_majority
 
 MANY: Final = MAX_TASKS
 FLOOR: Final = Target(at_least=0.7)
@@ -110,7 +111,7 @@ class Bare:
     """Inserts the same documents with the driver alone, majority-committed as ours are."""
 
     def __init__(self, db: Database[Any]) -> None:
-        self._tasks: Collection[dict[str, Any]] = majority(db)["tasks"]
+        self._tasks: Collection[dict[str, Any]] = with_majority(db)["tasks"]
         self._numbers = count()
 
     def one(self) -> float:
@@ -182,7 +183,7 @@ def _registered(db: Database[Any]) -> Database[Any]:
     """Return *db* once an executor has registered ``noop`` in it: what is enqueued is checked against that."""
     registry = Registry()
     registry.task("noop", http=True)(lambda _: None)
-    control.declare_types(db, registry, package="tasks", release="1", now=datetime.now(UTC))
+    task_types.declare_types(db, registry, package="tasks", release="1", now=datetime.now(UTC))
     return db
 
 

@@ -22,7 +22,7 @@ from pymongo.monitoring import CommandListener, CommandStartedEvent, CommandSucc
 from tests.bench.figures import Figure
 from tests.bench.measuring import seconds, spread
 from tests.functions.calls import app, request
-from tidemill import bootstrap
+from tests.functions.warm import cool_down
 from tidemill.testing import FakeContext
 
 MANY: Final = 1000
@@ -30,7 +30,6 @@ FEWER: Final = 20
 """Batches are sent so many times less often than single tasks."""
 
 _MS: Final = 1000.0
-_MADE: Final = [value for value in vars(bootstrap).values() if hasattr(value, "cache_clear")]
 
 
 def payload(n: int) -> dict[str, Any]:
@@ -105,11 +104,11 @@ def _front(uri: str, db: Database[Any]) -> Iterator[Callable[[dict[str, Any]], A
         for name, value in {"MONGODB_URI": uri, "MONGODB_DATABASE": db.name}.items():
             environment.setenv(name, value)
         environment.delenv("EXECUTE_FUNCTION", raising=False)
-        _cool_down()
+        cool_down()
         try:
             yield send
         finally:
-            _cool_down()
+            cool_down()
             for client in clients:
                 client.close()
 
@@ -117,11 +116,6 @@ def _front(uri: str, db: Database[Any]) -> Iterator[Callable[[dict[str, Any]], A
 def _silence(handlers: Sequence[Any], nowhere: TextIO, environment: pytest.MonkeyPatch) -> None:
     for handler in handlers:
         environment.setattr(handler, "stream", nowhere)
-
-
-def _cool_down() -> None:
-    for made in _MADE:
-        made.cache_clear()
 
 
 def _accepted(answer: Mapping[str, Any]) -> None:

@@ -24,9 +24,9 @@ from tests.bench.figures import Figure, Scale, Section, Target
 from tests.bench.measuring import spread
 from tests.commands import Commands
 from tests.databases import make
-from tidemill.control import Seats
-from tidemill.executor import Order
-from tidemill.executor.attendance import attend
+from tidemill.control.fleet import ExecutorSlots
+from tidemill.executor.invocation import run_invocation
+from tidemill.executor.options import ExecutionOptions
 from tidemill.settings import Settings
 
 COMMANDS: Final = Target(at_most=6)
@@ -114,8 +114,10 @@ def asked(uri: str, db: Database[Any]) -> Sequence[str]:
         uri, tz_aware=True, appname="tidemill-execute", event_listeners=[commands]
     ) as client:
         own = client[db.name]
-        order = Order(owner=uuid.uuid4().hex, remaining=drains.LIFE)
-        attend(drains.runtime(own, settings=Settings()), order, seats=Seats(own, limit=5), summoner=None)
+        order = ExecutionOptions(owner=uuid.uuid4().hex, remaining=drains.LIFE)
+        run_invocation(
+            drains.runtime(own, settings=Settings()), order, executor_slots=ExecutorSlots(own, limit=5), launcher=None
+        )
         return list(commands.names)
 
 

@@ -27,9 +27,9 @@ from tests.functions.calls import request
 from tests.template.translating import written
 from tests.waiting import eventually
 from tidemill import Queue
-from tidemill.executor.linger import POLL_SEC
+from tidemill.executor.timing import TIMING
 from tidemill.model import TaskId
-from tidemill.store import majority
+from tidemill.store.connection import with_majority
 
 TASKS: Final = "tests.bench.stamping"
 IN_LAMBDA: Final = {
@@ -90,7 +90,7 @@ def measure(uri: str, scale: Scale) -> Section:
         title="Pickup: from enqueue to start",
         figures=[
             *_figures("woken by POST /tasks", woken, beside),
-            *_figures(f"found by a look every {POLL_SEC:g} s", found, beside),
+            *_figures(f"found by a look every {TIMING.linger_poll_sec:g} s", found, beside),
             _tick(),
             Figure(
                 name="between the POST and the start",
@@ -198,7 +198,7 @@ def _name(operation: Mapping[str, Any]) -> str:
 
 
 def _insert_ms(client: MongoClient[Any], count: int) -> float:
-    tasks = majority(client["bare"])["tasks"]
+    tasks = with_majority(client["bare"])["tasks"]
     return statistics.median(seconds(lambda: tasks.insert_one({"payload": _payload(0)})) for _ in range(count)) * 1000
 
 

@@ -23,11 +23,11 @@ from tests.bench.measuring import Spread, in_turns, ratio, seconds, spread
 from tests.claimers import a_claimer
 from tests.costs import skipped
 from tests.databases import make
-from tidemill.control import Seats
-from tidemill.executor import Order
-from tidemill.executor.attendance import attend
+from tidemill.control.fleet import ExecutorSlots
 from tidemill.executor.claimer import Claimer
-from tidemill.store import open_tasks
+from tidemill.executor.invocation import run_invocation
+from tidemill.executor.options import ExecutionOptions
+from tidemill.store.connection import open_tasks
 
 SKIPPED: Final = Target(at_most=5)
 CLAIMS: Final = 20
@@ -80,7 +80,7 @@ class Executors:
         return self.later[-1]
 
     def _claim(self, claimer: Claimer, *, idle: bool = False) -> None:
-        held = claimer.claim(free=BATCH, slots=BATCH, now=self.now, idle=idle)
+        held = claimer.claim(free=BATCH, slots=BATCH, now=self.now, idle=idle).tasks
         if len(held) != BATCH:
             raise RuntimeError(f"a claim of {BATCH} brought {len(held)}")
 
@@ -150,11 +150,11 @@ def _empty_tick(client: MongoClient[dict[str, Any]], db: Database[Any], total: i
 
 def _ticks(db: Database[Any]) -> Callable[[], float]:
     """Return what takes an empty tick of a warm executor of *db*."""
-    runtime, seats = drains.runtime(db), Seats(db, limit=5)
-    order = Order(owner="A", remaining=drains.LIFE)
+    runtime, executor_slots = drains.runtime(db), ExecutorSlots(db, limit=5)
+    order = ExecutionOptions(owner="A", remaining=drains.LIFE)
 
     def tick() -> float:
-        return seconds(lambda: attend(runtime, order, seats=seats, summoner=None))
+        return seconds(lambda: run_invocation(runtime, order, executor_slots=executor_slots, launcher=None))
 
     return tick
 

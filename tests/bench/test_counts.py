@@ -11,7 +11,8 @@ from tests.bench import bare, counts, drains
 from tests.bench.counts import PARTS, Sent
 from tests.bench.drains import BATCH
 from tests.databases import make
-from tidemill.slots import Ended, Slots
+from tidemill.runner.thread_pool import ThreadPool
+from tidemill.runner.worker_thread import FinishedRun
 from tidemill.testing import Mongod
 
 CYCLES = 5
@@ -38,15 +39,15 @@ def fresh(mongod: Mongod, sent: Sent) -> Iterator[Database[dict[str, Any]]]:
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> None:
     """All functions that run end before any of them is looked at."""
-    ended = Slots.ended
+    ended = ThreadPool.collect
 
-    def all_ended(slots: Slots, *, wait: float) -> list[Ended]:
+    def all_ended(slots: ThreadPool, *, wait: float) -> list[FinishedRun]:
         found = ended(slots, wait=wait)
         while slots.running:
             found += ended(slots, wait=1.0)
         return found
 
-    monkeypatch.setattr(Slots, "ended", all_ended)
+    monkeypatch.setattr(ThreadPool, "collect", all_ended)
 
 
 def test_a_cycle_of_a_hundred_is_four_round_trips(fresh: Database[Any], sent: Sent) -> None:

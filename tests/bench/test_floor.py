@@ -8,7 +8,7 @@ from pymongo.database import Database
 from tests.bench import bare, drains, floor
 from tests.builders import add, document
 from tests.databases import make
-from tidemill.store import open_tasks
+from tidemill.store.connection import open_tasks
 from tidemill.testing import Mongod
 
 OF_EACH_CLAIM = ("settled_by", "lease")

@@ -10,7 +10,7 @@ from tests.bench.drains import this_second
 from tests.bench.figures import Section
 from tests.builders import all_of
 from tests.databases import make
-from tidemill.store import open_tasks
+from tidemill.store.connection import open_tasks
 from tidemill.testing import Mongod
 
 

@@ -38,7 +38,7 @@ def test_an_empty_tick_is_six_commands_with_the_one_for_the_time(
 def test_an_empty_tick_examines_no_more_where_more_is_done_or_delayed(
     mongod: Mongod, crowded: Database[dict[str, Any]], figures: dict[str, Figure]
 ) -> None:
-    idle.asked(mongod.uri, crowded)  # the first one ever makes the document of the seats
+    idle.asked(mongod.uri, crowded)  # the first one ever makes the document of the executor slots
 
     found = idle.tick(crowded, "execute", lambda: idle.asked(mongod.uri, crowded))
 

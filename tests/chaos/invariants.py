@@ -11,11 +11,12 @@ import bson
 from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
-from tidemill.documents import DEAD_LETTERS, decode, is_text, read
+from tidemill.documents import DEAD_LETTERS, decode, is_text, read_task
 from tidemill.model import LANES, LATEST, Malformed, Task, TaskId
-from tidemill.settlement import LOG_LINES
-from tidemill.store import claims, open_tasks, sweeps
-from tidemill.store.scans import Scan
+from tidemill.store import claims, recovery
+from tidemill.store.connection import open_tasks
+from tidemill.store.outcomes import MAX_LOG_LINES
+from tidemill.store.scan import Scan
 
 MANY: Final = 1_000_000
 _UNCOUNTED: Final = "not counted"
@@ -101,7 +102,7 @@ def _is_half_way(task: Mapping[str, Any], letter: Mapping[str, Any], *, at_rest:
 
 
 def _of_task(raw: Mapping[str, Any], *, is_edited: bool) -> Iterator[str]:
-    task = read(_as_raw(raw))
+    task = read_task(_as_raw(raw))
     if isinstance(task, Malformed):
         if raw.get("status") in {"done", "cancelled"} and not is_edited:
             yield f"{task.id!r} is {raw['status']}, though {task.problem}"
@@ -109,7 +110,7 @@ def _of_task(raw: Mapping[str, Any], *, is_edited: bool) -> Iterator[str]:
     for condition, sentence in _conditions(task, raw):
         if not condition:
             yield f"{task.id!r} is {task.status}, {sentence}"
-    is_whole = not is_edited and task.redrives == 0 and len(task.attempt_log) < LOG_LINES
+    is_whole = not is_edited and task.redrives == 0 and len(task.attempt_log) < MAX_LOG_LINES
     if is_whole and task.attempts - _counted(task) not in _unlogged(task):
         yield f"{task.id!r} is {task.status} with {task.attempts} attempts, where its log tells of {_counted(task)}"
 
@@ -122,7 +123,7 @@ def _conditions(task: Task, raw: Mapping[str, Any]) -> Iterator[tuple[bool, str]
     yield task.status != "failed" or task.reason is not None, "for no reason"
     yield task.status != "pending" or raw.get("next_retry_at") in {None, raw["due_at"]}, "due at two times"
     yield task.lane in LANES, f"in lane {task.lane}"
-    yield len(task.attempt_log) <= LOG_LINES, f"with a log of {len(task.attempt_log)} lines"
+    yield len(task.attempt_log) <= MAX_LOG_LINES, f"with a log of {len(task.attempt_log)} lines"
 
 
 def _counted(task: Task) -> int:
@@ -155,12 +156,12 @@ def _of_reach(db: Database[Any], held: Holdings) -> Iterator[str]:
         return
     tasks = open_tasks(db)
     seen: set[TaskId] = set()
-    for queue in claims.queues(tasks):
+    for queue in claims.list_queues(tasks):
         if is_text(queue):
-            keys = claims.due_keys(tasks, Scan(queue=queue, lanes=LANES), limit=MANY, now=LATEST)
+            keys = claims.find_due_keys(tasks, Scan(queue=queue, lanes=LANES), limit=MANY, now=LATEST)
             seen |= {_known(key) for key in keys}
     if waiting - seen:
-        seen |= {_known(decode(raw)) for raw in sweeps.strays(tasks, limit=MANY)}
+        seen |= {_known(decode(raw)) for raw in recovery.find_unclaimable(tasks, limit=MANY)}
     for task_id in waiting - seen:
         yield f"{task_id!r} is pending, and no claim and no sweep will ever see it"
 

@@ -16,7 +16,7 @@ from tests.chaos.invariants import broken
 from tests.conftest import T0, ManualClock
 from tests.use_cases.conftest import Bench
 from tidemill import Fail
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
 
 X = ObjectId()
 SECOND = timedelta(seconds=1)
@@ -108,6 +108,6 @@ def test_what_no_claim_and_no_sweep_sees_is_told(
     db: Database[Any], tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(tasks, [document(now, _id=X, lane="slow"), document(now, _id="seen", queue=7)])
-    monkeypatch.setattr("tidemill.store.sweeps._NO_TEXT", ["bool"])
+    monkeypatch.setattr("tidemill.store.recovery._TYPES_BUT_TEXT", ["bool"])
 
     assert broken(db, now=now) == ["'seen' is pending, and no claim and no sweep will ever see it"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Final
 
 import hypothesis
@@ -11,14 +12,15 @@ from hypothesis.stateful import run_state_machine_as_test
 from pymongo import MongoClient
 
 from tests.chaos.model import survive
+from tests.chaos.model.actions import meanwhile
 from tests.chaos.model.comparing import BrokenError, difference
 from tests.chaos.model.machine import Machine, machine
 from tests.chaos.model.moves import MOVES
 from tests.chaos.model.run import HOSTILE, chosen
 from tests.databases import make
-from tidemill.dead_letters import redriving
-from tidemill.settlement import Settlement
-from tidemill.store import settles
+from tidemill.dead_letters import redrive_writes
+from tidemill.store import settle
+from tidemill.store.outcomes import Settlement
 from tidemill.testing import Mongod
 
 EXAMPLES: Final = 12
@@ -70,9 +72,9 @@ def closed_by_nobody(_dead: object, letters: list[Any], **_: object) -> int:
 
 
 FAULTS: Final[dict[str, tuple[object, str, object]]] = {
-    "a late settle is told as settled": (settles, "_is_mine", no_verdict),
+    "a late settle is told as settled": (settle, "_is_mine", no_verdict),
     "a crash is not counted": (Settlement, "is_crash", property(lambda _: False)),
-    "a redrive leaves its letter open": (redriving, "close", closed_by_nobody),
+    "a redrive leaves its letter open": (redrive_writes, "close", closed_by_nobody),
 }
 
 
@@ -82,6 +84,19 @@ def test_a_fault_is_seen(tried: type[Machine], monkeypatch: pytest.MonkeyPatch, 
 
     with pytest.raises(BrokenError):
         run(tried, seed=1)
+
+
+def test_what_another_thread_sends_is_no_call_to_disturb(client: MongoClient[dict[str, Any]]) -> None:
+    disturbed: list[threading.Thread] = []
+
+    with meanwhile(lambda: disturbed.append(threading.current_thread()), before_call=2):
+        client.admin.command("ping")
+        driver = threading.Thread(target=client.admin.command, args=("ping",))
+        driver.start()
+        driver.join()
+        client.admin.command("ping")
+
+    assert disturbed == [threading.current_thread()]
 
 
 def test_a_run_ends_in_time_and_tells_what_it_did(mongod: Mongod) -> None:

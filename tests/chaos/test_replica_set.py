@@ -56,7 +56,7 @@ def evidence(**changes: Any) -> Evidence:
     well = Evidence(
         wanted=[WANTED],
         answers={7: Answered(ids=[str(ID)], seconds=[0.1])},
-        tasks=[done(line(0, at=1))],
+        tasks=[done(line(1, at=1))],
         letters=[],
         runs=[run(1, at=1)],
         deaths={},
@@ -77,11 +77,11 @@ def test_nothing_is_said_where_all_is_well() -> None:
     ("changes", "told"),
     [
         ({"tasks": [], "runs": []}, "and is nowhere"),
-        ({"tasks": [done(line(0, at=1), status="pending")]}, "is pending in the tasks"),
-        ({"tasks": [done(line(0, at=1), payload={"number": 7, "ms": 51})]}, "has another payload"),
-        ({"tasks": [done(line(0, at=1)), done(_id=OTHER, attempts=0)]}, "is there 2 times"),
-        ({"letters": [done(line(0, at=1), reason="exhausted")]}, "is there 2 times"),
-        ({"letters": [done(line(0, at=1), reason="exhausted")], "tasks": []}, "and not done"),
+        ({"tasks": [done(line(1, at=1), status="pending")]}, "is pending in the tasks"),
+        ({"tasks": [done(line(1, at=1), payload={"number": 7, "ms": 51})]}, "has another payload"),
+        ({"tasks": [done(line(1, at=1)), done(_id=OTHER, attempts=0)]}, "is there 2 times"),
+        ({"letters": [done(line(1, at=1), reason="exhausted")]}, "is there 2 times"),
+        ({"letters": [done(line(1, at=1), reason="exhausted")], "tasks": []}, "and not done"),
         ({"answers": {}}, "was never acknowledged"),
         ({"answers": {7: Answered(refused=["UnavailableError"])}}, "was never acknowledged"),
         ({"answers": {7: Answered(ids=[str(ID)], refused=["HTTP 500"])}}, "was told HTTP 500"),
@@ -89,7 +89,7 @@ def test_nothing_is_said_where_all_is_well() -> None:
         ({"wanted": [replace(WANTED, way="transaction")]}, "were not committed together"),
         ({"runs": []}, "has never run"),
         ({"runs": [run(1, at=1), run(1, at=2)]}, "ran 2 times, and its log tells of 1"),
-        ({"tasks": [done(line(0, at=1), attempts=2)]}, "has 2 attempts, and its log tells of 1"),
+        ({"tasks": [done(line(1, at=1), attempts=2)]}, "has 2 attempts, and its log tells of 1"),
     ],
 )
 def test_what_does_not_hold_is_said(changes: dict[str, Any], told: str) -> None:
@@ -100,9 +100,9 @@ def test_what_does_not_hold_is_said(changes: dict[str, Any], told: str) -> None:
     ("changes", "counts"),
     [
         ({"tasks": [], "runs": []}, (1, 0, 0, 1)),
-        ({"tasks": [done(line(0, at=1), status="processing")]}, (1, 0, 0, 1)),
-        ({"letters": [done(line(0, at=1), reason="exhausted")]}, (1, 0, 0, 1)),
-        ({"letters": [done(line(0, at=1), reason="exhausted")], "tasks": []}, (1, 0, 1, 0)),
+        ({"tasks": [done(line(1, at=1), status="processing")]}, (1, 0, 0, 1)),
+        ({"letters": [done(line(1, at=1), reason="exhausted")]}, (1, 0, 0, 1)),
+        ({"letters": [done(line(1, at=1), reason="exhausted")], "tasks": []}, (1, 0, 1, 0)),
     ],
 )
 def test_what_is_in_no_place_or_in_two_or_goes_on_is_lost(changes: dict[str, Any], counts: tuple[int, ...]) -> None:
@@ -122,13 +122,13 @@ def test_a_task_of_which_nobody_knows_may_be_there_or_not() -> None:
 @pytest.mark.parametrize(
     ("log", "runs", "deaths", "why"),
     [
-        ([lost(0, at=1, took=2), line(0, at=4)], [run(1, at=1.5, took=None), run(1, at=4, box="B")], {"A": 2.0},
+        ([lost(1, at=1, took=2), line(1, at=4)], [run(1, at=1.5, took=None), run(1, at=4, box="B")], {"A": 2.0},
          "its executor was killed while it ran"),
-        ([lost(0, at=1, took=2), line(0, at=4)], [run(1, at=1.5), run(1, at=4, box="B")], {"A": 2.0},
+        ([lost(1, at=1, took=2), line(1, at=4)], [run(1, at=1.5), run(1, at=4, box="B")], {"A": 2.0},
          "its executor was killed before it had settled"),
-        ([lost(0, at=1, took=2), line(0, at=4)], [run(1, at=1.5, took=5), run(1, at=4, box="B")], {"A": 9.0},
+        ([lost(1, at=1, took=2), line(1, at=4)], [run(1, at=1.5, took=5), run(1, at=4, box="B")], {"A": 9.0},
          "its lease was taken away while its executor lived"),
-        ([lost(0, at=1, took=2), line(0, at=4)], [run(1, at=1.5, took=None, is_child=True), run(1, at=4)], {},
+        ([lost(1, at=1, took=2), line(1, at=4)], [run(1, at=1.5, took=None, is_child=True), run(1, at=4)], {},
          "the process that it had for itself was killed"),
     ],
 )  # fmt: skip
@@ -140,7 +140,7 @@ def test_a_run_too_many_is_explained(
 
 
 def test_runs_that_failed_by_themselves_are_no_repeats() -> None:
-    log = [line(0, at=1, status="failed", note="OSError: no"), line(1, at=2)]
+    log = [line(1, at=1, status="failed", note="OSError: no"), line(2, at=2)]
 
     found = judged(evidence(tasks=[done(*log, attempts=2)], runs=[run(1, at=1), run(2, at=2)]))
 
@@ -149,15 +149,15 @@ def test_runs_that_failed_by_themselves_are_no_repeats() -> None:
 
 def test_two_runs_at_once_need_a_lease_that_was_lost_before_the_second_began() -> None:
     runs = [run(1, at=1.5, took=5), run(1, at=3, box="B")]
-    in_time, too_late, of_another = lost(0, at=1, took=2), lost(0, at=1, took=4), lost(1, at=1, took=2)
+    in_time, too_late, of_another = lost(1, at=1, took=2), lost(1, at=1, took=4), lost(2, at=1, took=2)
 
-    assert reruns.broken(done(in_time, line(0, at=3)), runs, deaths={}) == []
-    for log in ([too_late, line(0, at=3)], [of_another, line(0, at=3)]):
+    assert reruns.broken(done(in_time, line(1, at=3)), runs, deaths={}) == []
+    for log in ([too_late, line(1, at=3)], [of_another, line(1, at=3)]):
         assert "ran twice at once, in A and B" in reruns.broken(done(*log), runs, deaths={})[0]
 
 
 def test_a_function_that_outlives_its_executor_is_told() -> None:
-    [told] = reruns.broken(done(line(0, at=1)), [run(1, at=1, took=9, is_child=True)], deaths={"A": 2.0})
+    [told] = reruns.broken(done(line(1, at=1)), [run(1, at=1, took=9, is_child=True)], deaths={"A": 2.0})
 
     assert told == f"{ID} ran on for 8.0 s when its executor A was dead"
 
@@ -165,11 +165,11 @@ def test_a_function_that_outlives_its_executor_is_told() -> None:
 @pytest.mark.parametrize(
     ("log", "is_well"),
     [
-        ([lost(0, at=1, took=1), lost(0, at=3, took=1, counted=True), line(1, at=5)], True),
-        ([lost(0, at=1, took=1, counted=True), line(1, at=5)], False),
-        ([lost(0, at=1, took=1), lost(0, at=3, took=1), line(0, at=5)], False),
-        ([lost(0, at=1, took=1), line(0, at=3, status="failed", note="OSError: no"), lost(1, at=5, took=1)], True),
-        ([line(0, at=1, status="failed", note="crashed: SIGKILL"), lost(1, at=3, took=1, counted=True)], True),
+        ([lost(1, at=1, took=1), lost(1, at=3, took=1, counted=True), line(2, at=5)], True),
+        ([lost(1, at=1, took=1, counted=True), line(2, at=5)], False),
+        ([lost(1, at=1, took=1), lost(1, at=3, took=1), line(1, at=5)], False),
+        ([lost(1, at=1, took=1), line(1, at=3, status="failed", note="OSError: no"), lost(2, at=5, took=1)], True),
+        ([line(1, at=1, status="failed", note="crashed: SIGKILL"), lost(2, at=3, took=1, counted=True)], True),
     ],
 )
 def test_only_the_first_loss_of_a_worker_is_refunded(log: list[dict[str, Any]], is_well: bool) -> None:  # noqa: FBT001

@@ -19,7 +19,7 @@ from pymongo.database import Database
 from tests.builders import add, document
 from tests.conftest import T0
 from tidemill import indexes
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
 from tidemill.testing import Mongod
 
 ALL = len(indexes.INDEXES)
@@ -55,9 +55,9 @@ def test_indexes_makes_what_is_missing_and_says_so(db: Database[Any], where: dic
     first, second = tidemill("indexes", **where), tidemill("indexes", **where)
 
     assert (first.returncode, first.stderr) == (0, "")
-    assert first.stdout.splitlines() == ["making claim of tasks", f"{ALL} indexes are there, 1 of them new"]
-    assert second.stdout.splitlines() == [f"{ALL} indexes are there, 0 of them new"]
-    assert indexes.missing(db) == ()
+    assert first.stdout.splitlines() == ["creating claim of tasks", f"{ALL} indexes exist, 1 of them new"]
+    assert second.stdout.splitlines() == [f"{ALL} indexes exist, 0 of them new"]
+    assert indexes.find_missing(db) == ()
 
 
 def test_indexes_changes_the_retention_only_where_it_is_told_to(
@@ -117,7 +117,7 @@ def test_a_server_that_is_not_there_is_told_within_seconds_and_without_its_addre
 
     assert refused.returncode == 1
     assert refused.stderr.count("\n") == 1
-    assert "MongoDB was not reached (nobody listens there" in refused.stderr
+    assert "MongoDB was not reached (connection refused" in refused.stderr
     assert "s3cret" not in refused.stderr
     assert time.monotonic() - started < 10
 
@@ -160,14 +160,14 @@ def test_a_queue_is_set_paused_and_looked_at(db: Database[Any], where: dict[str,
 
 
 def test_a_task_is_shown_with_its_log_and_without_its_payload(tasks: Tasks, where: dict[str, str]) -> None:
-    line = {"attempt": 0, "status": "failed", "started_at": T0, "duration_ms": 1500, "note": "the receiver said 503"}
+    line = {"attempt": 1, "status": "failed", "started_at": T0, "duration_ms": 1500, "note": "the receiver said 503"}
     [task_id] = add(tasks, [document(T0, attempts=1, payload={"card": "s3cret"}, attempt_log=[line])])
 
     shown = tidemill("ops", "task", "show", str(task_id), **where)
 
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.splitlines()[0] == f"task      {task_id}"
-    assert shown.stdout.splitlines()[-1].endswith("0  failed  2031-07-01 09:00:00.000      1.5s  the receiver said 503")
+    assert shown.stdout.splitlines()[-1].endswith("1  failed  2031-07-01 09:00:00.000      1.5s  the receiver said 503")
     assert "s3cret" not in shown.stdout
 
 
@@ -262,5 +262,5 @@ def test_without_rich_indexes_and_queues_are_made(db: Database[Any], where: dict
     made = run((*WITHOUT_RICH, "indexes"), where)
     declared = run((*WITHOUT_RICH, "ops", "queue", "declare", "eu"), where)
 
-    assert made.stdout == f"{ALL} indexes are there, 0 of them new\n"
+    assert made.stdout == f"{ALL} indexes exist, 0 of them new\n"
     assert declared.stdout == f"queue eu of {db.name} is declared\n"

@@ -115,7 +115,7 @@ def serve(temp: Path, *arguments: str, **environment: str) -> Iterator[Serve]:
     mark = uuid.uuid4().hex
     own = {MARK: mark, "TMPDIR": str(temp), "MONGODB_URI": "mongodb://not.to.be.read.invalid/", "PORT": "0"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "demo.serve", *arguments],
+        [sys.executable, "-m", "localapi", *arguments],
         cwd=ROOT,
         env=os.environ | own | environment,
         stdout=subprocess.PIPE,
@@ -319,8 +319,22 @@ def test_a_signal_ends_it_and_nothing_is_left(number: signal.Signals, tmp_path: 
         assert [folder for folder in folders if folder.exists()] == []
         assert bool(folders) != ("TIDEMILL_TEST_MONGODB_URI" in os.environ)
         assert task_id not in "".join(running.lines)
+        *_, last = [number for number, line in enumerate(running.lines) if "Ctrl-C" in line]
+        assert re.fullmatch(r"\d\d:\d\d:\d\d  POST /v1/tasks  202  \d+ ms\n", "".join(running.lines[last + 1 :]))
         with pytest.raises(ConnectionRefusedError):
             running.send("GET", "/")
+
+
+def test_a_storm_of_signals_ends_it_as_one_signal_does(tmp_path: Path) -> None:
+    with serve(tmp_path) as running:
+        running.wait_until_ready()
+
+        for _ in range(50_000):
+            os.kill(running.process.pid, signal.SIGTERM)
+
+        assert running.end(signal.SIGTERM) == 0
+        assert running.lines[-1].endswith("Ctrl-C ends it all.\n")
+        assert running.processes() == []
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib.util
+import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,14 +19,8 @@ CALLER = "k9p2s7x4q1"  # the id of the API key in events/
 
 @functools.cache
 def app(function: str) -> ModuleType:
-    """The module of a function, imported once and under a name of its own: all their files are called app.py."""
-    path = ROOT / "functions" / function / "app.py"
-    spec = importlib.util.spec_from_file_location(f"tidemill_function_{function}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """The module of a function's handler."""
+    return importlib.import_module(f"tidemill.handlers.{function}")
 
 
 def sample(name: str) -> dict[str, Any]:

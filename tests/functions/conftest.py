@@ -16,21 +16,25 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 from tests.functions import calls
 from tests.functions.calls import Answer
 from tests.functions.lambda_api import FakeLambda
-from tidemill import aws, bootstrap, control, metrics
+from tests.functions.warm import cool_down
+from tidemill.aws import launcher, metrics
 from tidemill.clock import ServerClock
+from tidemill.control import task_types
+from tidemill.executor.timing import TIMING
 from tidemill.registry import load
-from tidemill.slots.leftovers import LEFTOVERS
+from tidemill.runner.worker_thread import ABANDONED_THREADS
+from tidemill.store.mark import require_mark
 from tidemill.testing import FakeContext, Mongod
 
 VARIABLES = (
-    "MONGODB_URI", "MONGODB_SECRET_ARN", "MONGODB_DATABASE", "TASK_PACKAGE", "TASK_TIMEOUT_SEC", "MAX_TASK_TIMEOUT_SEC",
+    "MONGODB_URI", "MONGODB_SECRET_ARN", "MONGODB_DATABASE", "TIDEMILL_PREFIX",
+    "TASK_PACKAGE", "TASK_TIMEOUT_SEC", "MAX_TASK_TIMEOUT_SEC",
     "CONCURRENCY", "BATCH_SIZE", "RETRY_POLICY", "SELECTION", "RETRY_SHARE", "DEFAULT_TASK", "RETENTION_DAYS",
     "DEAD_LETTER_RETENTION_DAYS", "EXPIRE_UNEXPORTED", "ARCHIVE_BUCKET",
     "AWS_LAMBDA_FUNCTION_VERSION", "AWS_LAMBDA_FUNCTION_NAME", "AWS_SAM_LOCAL", "MAX_EXECUTORS", "LINGER_SEC",
-    "EXECUTE_FUNCTION",
+    "EXECUTE_FUNCTION", "FAILURES_QUEUE_URL", "_X_AMZN_TRACE_ID",
 )  # fmt: skip
 EXECUTOR = "tidemill-ExecuteFunction-Zx4Qw8Er2Ty6"
-CACHED = [value for value in vars(bootstrap).values() if hasattr(value, "cache_clear")]
 MADE_BY_DRIVER = {"hello", "ping", "endSessions", "saslStart", "saslContinue"}
 
 
@@ -56,6 +60,8 @@ class Deployed:
     """The functions in one process, each with the clients it makes for itself.
 
     ``timeout_ms`` shortens what the clients made from then on wait for an operation, where a test waits for it.
+    ``request_budget_sec`` replaces what `enqueue` and `operate` may take of MongoDB's time for one event, ``timing``
+    the times of executors.
     """
 
     def __init__(self, environment: pytest.MonkeyPatch) -> None:
@@ -64,6 +70,8 @@ class Deployed:
         self.clients: list[pymongo.MongoClient[Any]] = []
         self.stdout = io.StringIO()
         self.timeout_ms: int | None = None
+        self.request_budget_sec: float | None = None
+        self.timing = TIMING
         make = pymongo.MongoClient
 
         def observed(*args: Any, **options: Any) -> pymongo.MongoClient[Any]:
@@ -74,7 +82,9 @@ class Deployed:
             return client
 
         environment.setattr(pymongo, "MongoClient", observed)
-        environment.setattr(LEFTOVERS, "_left", [])  # of other tests, for which the handler would end this process
+        environment.setattr(
+            ABANDONED_THREADS, "_threads", []
+        )  # of other tests, for which the handler would end this process
         environment.setattr(metrics, "stdout", lambda: self.stdout.write)
         for function in calls.FUNCTIONS:
             for handler in calls.app(function).logger.handlers:
@@ -91,14 +101,17 @@ class Deployed:
 
     def cool_down(self) -> None:
         """Make the next call a cold start."""
-        for cached in CACHED:
-            cached.cache_clear()
+        cool_down()
         while self.clients:
             self.clients.pop().close()
 
-    def invoke(self, function: str, event: Any = None, context: Any = None) -> Any:
-        """Call the handler of *function*."""
-        return calls.app(function).lambda_handler(event, context or FakeContext())
+    def invoke(self, function: str, event: Any = None, context: Any = None, **options: Any) -> Any:
+        """Call the handler of *function* with *options* of its own."""
+        if function in {"enqueue", "operate"} and self.request_budget_sec is not None:
+            options["request_budget_sec"] = self.request_budget_sec
+        if function == "execute":
+            options["timing"] = self.timing
+        return calls.app(function).lambda_handler(event, context or FakeContext(), **options)
 
     def http(self, event: Any, context: Any = None) -> Answer:
         """Send *event* to the HTTP front."""
@@ -156,7 +169,7 @@ def deployed(bare: Deployed, mongod: Mongod, db: Database[Any]) -> Deployed:
 def fake(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> FakeLambda:
     """The functions in Lambda, whose client is this one."""
     made = FakeLambda()
-    monkeypatch.setattr(aws, "lambda_client", lambda: made)
+    monkeypatch.setattr(launcher, "lambda_client", lambda: made)
     deployed.set(AWS_LAMBDA_FUNCTION_NAME="this", EXECUTE_FUNCTION=EXECUTOR, LINGER_SEC=None)
     return made
 
@@ -193,4 +206,5 @@ def _installed(environment: pytest.MonkeyPatch) -> Iterator[Deployed]:
 
 def _settle_in(deployed: Deployed, mongod: Mongod, db: Database[Any]) -> None:
     deployed.set(MONGODB_URI=mongod.uri, MONGODB_DATABASE=db.name, LINGER_SEC="0")
-    control.declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())
+    require_mark(db)
+    task_types.declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())

@@ -11,9 +11,9 @@ import pytest
 from tests.functions import wire
 from tests.functions.calls import sample
 from tests.functions.lambda_api import ARN, lambda_server
-from tidemill import aws
-from tidemill.aws import Starter, unqualified
-from tidemill.summon import SummonError
+from tidemill.aws import launcher
+from tidemill.aws.launcher import Starter, strip_qualifier
+from tidemill.executor.scaling import LaunchError
 
 PATH = "/2015-03-31/functions/executor/invocations"
 
@@ -23,14 +23,14 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "none")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-    aws.lambda_client.cache_clear()
+    launcher.lambda_client.cache_clear()
     yield
-    aws.lambda_client.cache_clear()
+    launcher.lambda_client.cache_clear()
 
 
 @pytest.mark.parametrize("source", ["wake", "backlog"])
 def test_an_executor_is_started_with_its_sample_event(
-    monkeypatch: pytest.MonkeyPatch, source: aws.SummonSource
+    monkeypatch: pytest.MonkeyPatch, source: launcher.LaunchSource
 ) -> None:
     with lambda_server() as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", server.url)
@@ -74,7 +74,7 @@ def test_a_connection_that_breaks_under_the_call_is_opened_once_more(monkeypatch
 def test_and_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with lambda_server(0) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", server.url)
-        with pytest.raises(SummonError, match="ConnectionClosedError"):
+        with pytest.raises(LaunchError, match="ConnectionClosedError"):
             Starter("executor", source="wake").start()
 
     assert len(server.invoked) == 2
@@ -86,7 +86,7 @@ def test_what_lambda_refuses_is_tried_once_and_told_by_its_code(
 ) -> None:
     with lambda_server(status) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", server.url)
-        with pytest.raises(SummonError, match=rf"^Lambda refused \({code}\)$"):
+        with pytest.raises(LaunchError, match=rf"^Lambda refused \({code}\)$"):
             Starter("executor", source="wake").start()
 
     assert len(server.invoked) == 1
@@ -95,14 +95,14 @@ def test_what_lambda_refuses_is_tried_once_and_told_by_its_code(
 def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with wire.silence() as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", f"http://{address}")
-        with pytest.raises(SummonError, match="ReadTimeoutError"):
+        with pytest.raises(LaunchError, match="ReadTimeoutError"):
             Starter("executor", source="wake").start()
 
 
 def test_a_port_that_refuses_is_told_without_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     with wire.nobody() as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", f"http://{address}")
-        with pytest.raises(SummonError, match=r"^Lambda was not reached \(EndpointConnectionError\)$"):
+        with pytest.raises(LaunchError, match=r"^Lambda was not reached \(EndpointConnectionError\)$"):
             Starter("executor", source="wake").start()
 
 
@@ -111,12 +111,12 @@ def test_without_a_region_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
 
-    with pytest.raises(SummonError, match="NoRegionError"):
+    with pytest.raises(LaunchError, match="NoRegionError"):
         Starter("executor", source="wake").start()
 
 
 def test_the_client_has_little_patience_and_tries_once() -> None:
-    config: Any = aws.lambda_client().meta.config
+    config: Any = launcher.lambda_client().meta.config
 
     assert (config.connect_timeout, config.read_timeout) == (0.1, 0.2)
     assert config.retries["total_max_attempts"] == 1
@@ -124,7 +124,7 @@ def test_the_client_has_little_patience_and_tries_once() -> None:
 
 @pytest.mark.parametrize("given", [ARN, f"{ARN}:$LATEST", f"{ARN}:live", f"{ARN}:7"])
 def test_a_qualifier_is_cut_off(given: str) -> None:
-    assert unqualified(given) == ARN
+    assert strip_qualifier(given) == ARN
 
 
 @pytest.mark.parametrize(
@@ -133,4 +133,4 @@ def test_a_qualifier_is_cut_off(given: str) -> None:
      "arn:aws:lambda:eu-central-1:123456789012:function:", "arn:aws:lambda:::function:x"],
 )  # fmt: skip
 def test_what_is_no_function_is_none(given: object) -> None:
-    assert unqualified(given) is None
+    assert strip_qualifier(given) is None

@@ -14,8 +14,8 @@ from botocore.stub import Stubber
 
 from tests.functions import wire
 from tests.functions.lambda_api import ARN, lambda_server
-from tidemill import aws
-from tidemill.aws import InvokeError, invoked, operator_client
+from tidemill.aws import launcher
+from tidemill.aws.launcher import InvokeError, invoke_function, operator_client
 
 NAME = "tidemill-OperateFunction-Zx4Qw8Er2Ty6"
 EVENT = {"op": "queue.list"}
@@ -38,7 +38,7 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def lambda_api(monkeypatch: pytest.MonkeyPatch) -> Stubber:
     """What Lambda answers to the one call that is made."""
     client = operator_client(None)
-    monkeypatch.setattr(aws, "operator_client", lambda _: client)
+    monkeypatch.setattr(launcher, "operator_client", lambda *_: client)
     stubber = Stubber(client)
     stubber.activate()
     return stubber
@@ -50,9 +50,9 @@ def answers(lambda_api: Stubber, content: bytes, **more: Any) -> None:
     lambda_api.add_response("invoke", {"StatusCode": 200, "Payload": body, **more}, asked)
 
 
-def sentence(function: str = NAME) -> str:
+def sentence(function: str = NAME, **options: Any) -> str:
     with pytest.raises(InvokeError) as refused:
-        invoked(function, EVENT)
+        invoke_function(function, EVENT, **options)
     assert SECRET not in str(refused.value)
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
     return str(refused.value)
@@ -62,14 +62,14 @@ def sentence(function: str = NAME) -> str:
 def test_what_the_function_returns_is_returned(lambda_api: Stubber, answer: Any) -> None:
     answers(lambda_api, json.dumps(answer).encode())
 
-    assert invoked(NAME, EVENT) == answer
+    assert invoke_function(NAME, EVENT) == answer
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"{"])
 def test_what_is_no_json_is_nothing(lambda_api: Stubber, content: bytes) -> None:
     answers(lambda_api, content)
 
-    assert invoked(NAME, EVENT) is None
+    assert invoke_function(NAME, EVENT) is None
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_an_arn_names_its_region(monkeypatch: pytest.MonkeyPatch) -> None:
     class StoppedError(BotoCoreError):
         fmt = "stopped"
 
-    def client(region: str | None) -> None:
+    def client(region: str | None, _timeout_sec: float) -> None:
         regions.append(region)
         raise StoppedError
 
-    monkeypatch.setattr(aws, "operator_client", client)
+    monkeypatch.setattr(launcher, "operator_client", client)
     assert [sentence(function) for function in (ARN, f"{ARN}:live", NAME)] == ["AWS was not reached (StoppedError)"] * 3
     assert regions == ["eu-central-1", "eu-central-1", None]
     assert operator_client("us-east-2").meta.region_name == "us-east-2"
@@ -172,11 +172,10 @@ def test_an_endpoint_that_is_no_url_is_a_sentence(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_function_that_does_not_answer_may_have_done_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aws, "PATIENCE_SEC", 0.2)
     with wire.silence() as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", f"http://{address}")
 
-        assert sentence() == f"{NAME} did not answer within 0.2 s; it may have done what was asked"
+        assert sentence(timeout_sec=0.2) == f"{NAME} did not answer within 0.2 s; it may have done what was asked"
 
 
 def test_nothing_is_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:

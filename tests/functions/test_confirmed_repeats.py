@@ -12,7 +12,8 @@ from pymongo.monitoring import CommandStartedEvent
 from tests.commands import Commands
 from tests.functions.conftest import Deployed
 from tidemill import Queue, UnavailableError
-from tidemill.requests import Occurrence, new_tasks
+from tidemill.requests.events import Occurrence
+from tidemill.requests.tasks import new_tasks
 from tidemill.testing import Mongod
 
 NOOP: dict[str, Any] = {"name": "noop", "payload": {}}

@@ -9,7 +9,6 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.functions import wire
-from tests.functions.calls import app
 from tests.functions.conftest import Deployed
 from tidemill import Queue
 from tidemill.testing import Mongod
@@ -56,22 +55,22 @@ def test_a_cut_connection_is_opened_again(deployed: Deployed, mongod: Mongod) ->
         deployed.cool_down()
 
 
-def test_a_restarted_server_is_found_again(  # F90
-    deployed: Deployed, mongod: Mongod, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restarted_server_is_found_again(deployed: Deployed, mongod: Mongod) -> None:  # F90
     with Mongod() as first, wire.proxy(first.uri) as proxy:
         deployed.set(MONGODB_URI=proxy.uri, MONGODB_DATABASE="restarted")
         with MongoClient[dict[str, Any]](mongod.uri) as other:
             for uri in (first.uri, mongod.uri):
                 with MongoClient[dict[str, Any]](uri) as client:
-                    client["restarted"].task_types.insert_one({"_id": "noop", "http": True})
+                    client["restarted"].task_types.insert_one(
+                        {"_id": "noop", "http": True, "package": "tasks", "release": ""}
+                    )
             assert deployed.post(NOOP).status == 202
             first.stop()
             proxy.cut()
-            monkeypatch.setattr(app("enqueue"), "PATIENCE_SEC", 0.3)
+            deployed.request_budget_sec = 0.3
             assert deployed.post(NOOP).status == 503
             proxy.reroute(mongod.uri)
-            monkeypatch.setattr(app("enqueue"), "PATIENCE_SEC", 4.0)
+            deployed.request_budget_sec = None
             assert deployed.post(NOOP).status == 202
             assert other["restarted"].tasks.count_documents({}) == 1
             other.drop_database("restarted")

@@ -13,12 +13,13 @@ from pymongo.monitoring import CommandListener, CommandStartedEvent
 from tests.at_once import at_once
 from tests.faults import enqueue_failing as failing
 from tests.faults import failing as broken
-from tests.functions.calls import Answer, app, request
+from tests.functions.calls import Answer, request
 from tests.functions.conftest import Deployed
 from tidemill import DuplicateKeyError, Queue, indexes
 from tidemill.errors import RefusedError
-from tidemill.requests import MAX_TASKS, new_tasks
-from tidemill.store import intake, open_tasks
+from tidemill.requests.tasks import MAX_TASKS, new_tasks
+from tidemill.store import writes
+from tidemill.store.connection import open_tasks
 from tidemill.testing import Mongod
 
 NOOP: dict[str, Any] = {"name": "noop", "payload": {}}
@@ -136,7 +137,8 @@ def test_many_that_are_wrong_are_told_as_a_few(unchanged: Deployed) -> None:
     assert answer.status == 422
     assert len(answer.body["error"]["details"]) == 20 + 1
     assert answer.body["error"]["details"][-1]["message"] == "and more problems"
-    assert [name for name, _ in unchanged.commands()] == ["find", "find"]  # types and queues, once for all of them
+    asked = [sent["find"] for name, sent in unchanged.commands() if name == "find"]
+    assert [name for name in asked if name != "control"] == ["task_types", "queues"]  # once for all of them
 
 
 def test_the_header_is_refused_since_each_task_may_have_a_key(unchanged: Deployed) -> None:
@@ -226,13 +228,13 @@ def test_a_transaction_that_keeps_failing_is_503_and_nothing_is_stored(
 
 
 def test_a_transaction_that_was_given_up_holds_no_key(  # F73
-    deployed: Deployed, db: Database[Any], client: MongoClient[Any], monkeypatch: pytest.MonkeyPatch
+    deployed: Deployed, db: Database[Any], client: MongoClient[Any]
 ) -> None:
     post(deployed, [NOOP])
-    monkeypatch.setattr(app("enqueue"), "PATIENCE_SEC", 0.5)
+    deployed.request_budget_sec = 0.5
     with failing(client, "commitTransaction", times=1, blockConnection=True, blockTimeMS=2000):
         given_up = post(deployed, keyed(3))
-    monkeypatch.undo()
+    deployed.request_budget_sec = None
 
     again = post(deployed, keyed(3))
 
@@ -307,7 +309,7 @@ def test_what_a_standalone_server_has_stored_already_is_not_stored_again(lonely:
     host, port = lonely.client.address or ("", 0)
 
     with MongoClient[dict[str, Any]](host, port, event_listeners=[sent]) as client:
-        assert intake.add_in_order(open_tasks(client[lonely.name]), wanted) == 200
+        assert writes.insert_in_order(open_tasks(client[lonely.name]), wanted) == 200
 
     assert [one["n"] for one in lonely.tasks.find().sort("_id", 1)] == list(range(200))
     assert [name for name in sent.names if name != "endSessions"] == ["insert", "find", "insert"]
@@ -317,7 +319,7 @@ def test_a_standalone_server_that_breaks_the_connection_is_asked_once_more(lonel
     tasks = open_tasks(lonely)
 
     with broken(tasks, "insert", closeConnection=True):
-        assert intake.add_in_order(tasks, [{"_id": ObjectId(), "n": n} for n in range(3)]) == 3
+        assert writes.insert_in_order(tasks, [{"_id": ObjectId(), "n": n} for n in range(3)]) == 3
 
     assert lonely.tasks.count_documents({}) == 3
 
@@ -330,13 +332,12 @@ def test_of_a_standalone_server_a_held_key_stops_what_is_behind_it(lonely: Datab
         {"_id": ObjectId()},
     ]
 
-    assert intake.add_in_order(open_tasks(lonely), wanted) == 1
+    assert writes.insert_in_order(open_tasks(lonely), wanted) == 1
     assert lonely.tasks.count_documents({}) == 2
 
 
-@pytest.mark.parametrize("store", [intake.add_in_order, intake.add_missing])
-def test_what_a_standalone_server_refuses_is_no_duplicate(lonely: Database[Any], store: Any) -> None:
+def test_what_a_standalone_server_refuses_is_no_duplicate(lonely: Database[Any]) -> None:
     lonely.command("collMod", "tasks", validator={"n": {"$ne": 1}})
 
     with pytest.raises(RefusedError):
-        store(open_tasks(lonely), [{"_id": ObjectId(), "n": n} for n in range(3)])
+        writes.insert_in_order(open_tasks(lonely), [{"_id": ObjectId(), "n": n} for n in range(3)])

@@ -17,8 +17,8 @@ from pymongo.database import Database
 from tests.functions.calls import request
 from tests.functions.conftest import Deployed
 from tidemill import PRESETS
-from tidemill.policies import JITTERS, STRATEGIES
-from tidemill.store import open_tasks
+from tidemill.model import JITTERS, STRATEGIES
+from tidemill.store.connection import open_tasks
 
 NOOP = '{"name": "noop", "payload": {}}'
 

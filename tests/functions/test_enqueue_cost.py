@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from pymongo.database import Database
 
 from tests.functions.calls import request
 from tests.functions.conftest import Deployed
-from tidemill.testing import Mongod
+from tidemill.testing import FakeContext, Mongod
 
 NOOP = {"name": "noop", "payload": {}}
 OPTIONS = [
@@ -32,6 +33,50 @@ def test_a_warm_enqueue_is_one_insert(deployed: Deployed) -> None:
     deployed.post(NOOP)
 
     assert [name for name, _ in deployed.commands()] == ["insert"]
+
+
+KEYED = NOOP | {"idempotency_key": "k"}
+
+
+@pytest.mark.parametrize(
+    ("event", "commands"),
+    [
+        (NOOP, ["insert"]),
+        (KEYED, ["findAndModify"]),
+        ({"tasks": [NOOP, NOOP]}, ["insert", "commitTransaction"]),
+        ({"tasks": [NOOP, KEYED]}, ["find", "insert", "commitTransaction"]),
+    ],
+)
+def test_a_warm_direct_invocation_costs_what_a_request_costs(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch, event: Any, commands: list[str]
+) -> None:
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", f"Root=1-{int(time.time()):08x}-{'a' * 24};Parent={'b' * 16};Sampled=0")
+    deployed.invoke("enqueue", NOOP)
+    deployed.commands()
+
+    deployed.invoke("enqueue", event)
+
+    assert [name for name, _ in deployed.commands()] == commands
+
+
+START = ("control", "task_types")
+"""What a container looks at once: the mark of the database, and the functions there are."""
+
+
+@pytest.mark.parametrize("event", [NOOP, KEYED, {"tasks": [NOOP, KEYED]}])
+def test_a_later_try_looks_for_living_and_dead_tasks_first(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch, event: Any
+) -> None:
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", f"Root=1-{int(time.time()) - 60:08x}-{'a' * 24}")
+    context = FakeContext()
+    deployed.invoke("enqueue", event, context)
+    sent = deployed.commands()
+
+    deployed.invoke("enqueue", event, context)
+
+    looks = [("find", "tasks"), ("find", "tasks_dlq")]
+    assert [(name, one.get(name)) for name, one in sent if one.get(name) not in START][:2] == looks
+    assert [(name, one[name]) for name, one in deployed.commands()] == looks
 
 
 @pytest.mark.parametrize("key", ["new", "known"])

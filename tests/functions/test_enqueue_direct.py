@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from pymongo import MongoClient
 from pymongo.database import Database
 
+from tests.at_once import at_once
 from tests.functions.calls import app, sample
 from tests.functions.conftest import Deployed
 from tests.functions.lambda_api import FakeLambda
-from tidemill import DuplicateKeyError, InvalidRequestError, UnavailableError, UnknownTaskError
-from tidemill.testing import FakeContext
+from tests.functions.test_confirmed_repeats import TakenBack
+from tidemill import DuplicateKeyError, InvalidRequestError, Queue, UnavailableError, UnknownTaskError, indexes
+from tidemill.enqueue.direct import derive_ids
+from tidemill.requests.tasks import new_tasks
+from tidemill.testing import FakeContext, Mongod
 
 NOOP: dict[str, Any] = {"name": "noop", "payload": {}}
 NOTHING: list[Any] = [None, {}, [], "text", 1, [NOOP]]
@@ -44,6 +51,161 @@ def test_many_are_taken_in_in_order(deployed: Deployed, db: Database[Any]) -> No
     told = deployed.invoke("enqueue", {"tasks": [NOOP | {"payload": {"n": n}} for n in range(3)]})
 
     assert [one["id"] for one in told["tasks"]] == [str(one["_id"]) for one in db.tasks.find().sort("payload.n", 1)]
+
+
+KEYED = NOOP | {"idempotency_key": "report"}
+EACH = pytest.mark.parametrize("event", [NOOP, KEYED, {"tasks": [NOOP, KEYED, NOOP]}])
+
+
+def test_tasks_have_ids_that_follow_from_the_invocation_and_keys_only_where_they_were_sent_with_one(
+    deployed: Deployed, db: Database[Any]
+) -> None:
+    deployed.invoke("enqueue", {"tasks": [NOOP, KEYED, NOOP]}, FakeContext(request_id="r-1"))
+    deployed.invoke("enqueue", NOOP, FakeContext(request_id="r-2"))
+
+    tasks = {str(one["_id"]): one.get("idempotency_key") for one in db.tasks.find()}
+    assert tasks == {
+        "56c68524de13390666de0000": None,
+        "56c68524de13390666de0001": "direct:report",
+        "56c68524de13390666de0002": None,
+        "157f8ad3f8876dc9fb810000": None,
+    }
+
+
+@EACH
+@pytest.mark.parametrize(
+    "fate",
+    [
+        (became, tried)
+        for became in ("done", "cancelled", "dead", "redriven and done")
+        for tried in ("just now", "a minute ago", "at an unknown time")
+        if tried != "just now" or became in {"done", "cancelled"}  # for the others there was no time
+    ],
+)
+def test_what_lambda_repeats_is_stored_once_whatever_became_of_it(
+    deployed: Deployed, db: Database[Any], monkeypatch: pytest.MonkeyPatch, event: Any, fate: tuple[str, str]
+) -> None:
+    became, tried = fate
+    context = FakeContext()
+    first = deployed.invoke("enqueue", event, context)
+    end(deployed, db, became)
+    before = contents(db)
+    if tried != "at an unknown time":
+        began = int(time.time()) - (0 if tried == "just now" else 60)
+        monkeypatch.setenv("_X_AMZN_TRACE_ID", f"Root=1-{began:08x}-{'a' * 24};Parent={'b' * 16};Sampled=0")
+
+    again = deployed.invoke("enqueue", event, context)
+
+    assert [one["id"] for one in again.get("tasks", [again])] == [one["id"] for one in first.get("tasks", [first])]
+    assert contents(db) == before
+
+
+def end(deployed: Deployed, db: Database[Any], became: str) -> None:
+    """Have all tasks end."""
+    if became == "done":
+        deployed.invoke("execute")
+    elif became == "cancelled":
+        for task in db.tasks.find():
+            Queue(db).cancel(task["_id"])
+    else:
+        db.tasks.update_many({}, {"$set": {"status": "failed", "finished_at": datetime.now(UTC)}})
+        deployed.invoke("archive")
+    if became == "redriven and done":
+        deployed.invoke("operate", {"op": "dlq.redrive", "all": True})
+        deployed.invoke("execute")
+        assert db.tasks.delete_many({"status": "done"}).deleted_count > 0  # as after their retention
+
+
+def contents(db: Database[Any]) -> list[list[Any]]:
+    return [list(db[name].find().sort("_id", 1)) for name in ("tasks", "tasks_dlq")]
+
+
+@EACH
+def test_a_repeat_that_would_be_refused_today_is_the_task_it_made(
+    deployed: Deployed, db: Database[Any], event: Any
+) -> None:
+    context = FakeContext()
+    deployed.invoke("enqueue", event, context)
+    end(deployed, db, "cancelled")
+    db.task_types.delete_one({"_id": "noop"})
+    deployed.cool_down()
+    before = contents(db)
+
+    deployed.invoke("enqueue", event, context)
+
+    assert contents(db) == before
+
+
+def test_a_repeat_whose_key_is_held_by_another_request_by_now_is_the_task_it_made(
+    deployed: Deployed, db: Database[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = FakeContext()
+    first = deployed.invoke("enqueue", KEYED, context)
+    end(deployed, db, "cancelled")
+    deployed.invoke("enqueue", KEYED | {"priority": 1})
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", f"Root=1-{int(time.time()):08x}-{'a' * 24}")
+
+    assert deployed.invoke("enqueue", KEYED, context)["id"] == first["id"]
+    assert db.tasks.count_documents({}) == 2
+
+
+def test_what_was_there_of_an_invocation_and_was_taken_back_is_unavailable(
+    deployed: Deployed, db: Database[Any], mongod: Mongod
+) -> None:
+    context = FakeContext()
+    deployed.invoke("enqueue", {"tasks": [NOOP, NOOP]}, context)
+    with MongoClient[Any](mongod.uri, event_listeners=[TakenBack(db)]) as client:
+        queue, ids = Queue(client[db.name]), derive_ids(context.aws_request_id, 2)
+
+        with pytest.raises(UnavailableError, match="rolled back"):
+            queue.store_once(
+                ids, lambda start: queue.accept_many(new_tasks([NOOP, NOOP])[start:], ids=ids), may_be_repeat=False
+            )
+
+
+@pytest.mark.parametrize("wanted", [[NOOP, NOOP], [NOOP, KEYED, NOOP]])
+@pytest.mark.parametrize("may_be_repeat", [True, False])
+def test_twenty_tries_at_once_store_once(db: Database[Any], wanted: list[Any], *, may_be_repeat: bool) -> None:
+    ids, requests = derive_ids("r-1", len(wanted)), new_tasks(wanted)
+    queues = [Queue(db) for _ in range(20)]
+
+    def attempt(queue: Queue) -> int:
+        told = queue.store_once(
+            ids, lambda start: queue.accept_many(requests[start:], ids=ids), may_be_repeat=may_be_repeat
+        )
+        assert [one.id for one in told] == ids
+        return sum(one.is_new for one in told)
+
+    assert sorted(at_once(queues, attempt)) == [0] * 19 + [len(wanted)]
+    assert sorted(one["_id"] for one in db.tasks.find()) == ids
+
+
+def test_a_call_without_a_context_is_no_repeat_of_another(db: Database[Any], deployed: Deployed) -> None:  # noqa: ARG001
+    for _ in range(2):
+        app("enqueue").lambda_handler(NOOP, None)
+
+    assert db.tasks.count_documents({}) == 2
+
+
+def test_a_standalone_server_completes_an_invocation_that_was_cut_short() -> None:
+    with Mongod(standalone=True) as mongod, MongoClient[dict[str, Any]](mongod.uri, tz_aware=True) as client:
+        db = client["x"]
+        indexes.create(db)
+        queue, ids, wanted = Queue(db), derive_ids("r-1", 4), new_tasks([NOOP, KEYED, NOOP, NOOP])
+
+        def sent(*, count: int = 4) -> list[bool]:
+            told = queue.store_once(
+                ids, lambda start: queue.accept_many(wanted[start:count], ids=ids[start:count]), may_be_repeat=True
+            )
+            return [one.is_new for one in told]
+
+        sent(count=3)
+        queue.cancel(ids[1])
+        db.tasks_dlq.insert_one({"_id": {"task": ids[0], "redrives": 0}})
+        db.tasks.delete_one({"_id": ids[0]})
+
+        assert [sent(), sent()] == [[False, False, False, True], [False] * 4]
+        assert [one["status"] for one in db.tasks.find().sort("_id", 1)] == ["cancelled", "pending", "pending"]
 
 
 @pytest.mark.parametrize("event", [NOOP, {"tasks": [NOOP, NOOP]}])
@@ -122,8 +284,8 @@ def test_a_key_of_another_request_is_raised(deployed: Deployed, event: Any) -> N
         deployed.invoke("enqueue", other)
 
 
-def test_mongodb_away_is_raised_so_that_lambda_repeats_it(bare: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app("enqueue"), "PATIENCE_SEC", 0.3)
+def test_mongodb_away_is_raised_so_that_lambda_repeats_it(bare: Deployed) -> None:
+    bare.request_budget_sec = 0.3
     bare.set(MONGODB_URI="mongodb://user:S3cr3t@127.0.0.1:1/", MONGODB_DATABASE="x")
 
     with pytest.raises(UnavailableError) as caught:

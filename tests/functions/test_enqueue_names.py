@@ -12,9 +12,10 @@ from bson.datetime_ms import DatetimeMS
 from pymongo.database import Database
 
 from tests.functions.conftest import Deployed
-from tidemill import PRESETS, InvalidRequestError, Queue, RetryPolicy, UnknownTaskError, control
-from tidemill.control import CACHE_SEC, Directory
-from tidemill.policies import Backoff
+from tidemill import PRESETS, InvalidRequestError, Queue, RetryPolicy, UnknownTaskError
+from tidemill.control import queues, task_types
+from tidemill.control.task_types import DECLARATIONS_CACHE_SEC, Directory
+from tidemill.model import Backoff
 from tidemill.registry import Registry
 
 ODD_COUNTS: list[Any] = [None, "x", -1, float("inf"), float("nan"), [], 10**6]
@@ -43,7 +44,7 @@ def function(payload: dict[str, Any]) -> dict[str, Any]:
 def register(db: Database[Any], name: str, *, http: bool = False) -> None:
     registry = Registry()
     registry.task(name, http=http)(function)
-    control.declare_types(db, registry, package="tasks", release="1", now=NOW)
+    task_types.declare_types(db, registry, package="tasks", release="1", now=NOW)
 
 
 @pytest.mark.parametrize("name", ["no_such_task", "os.system", "__import__", "Noop", "noopx"])
@@ -98,7 +99,7 @@ def test_the_default_queue_is_always_declared(deployed: Deployed) -> None:
 
 def test_another_queue_is_taken_once_it_is_declared(deployed: Deployed, db: Database[Any]) -> None:
     refused = deployed.post(body(queue="eu"))
-    control.declare_queue(db, "eu", now=NOW)
+    queues.declare_queue(db, "eu", now=NOW)
 
     assert (refused.status, refused.fields) == (422, {"queue"})
     assert deployed.post(body(queue="eu")).status == 202
@@ -149,7 +150,7 @@ def test_a_directory_is_read_once_a_minute(db: Database[Any]) -> None:
     assert directory.task_type("a") is not None
     db.task_types.delete_one({"_id": "a"})
 
-    watch.at += CACHE_SEC
+    watch.at += DECLARATIONS_CACHE_SEC
     assert directory.task_type("a") is not None
     watch.at += 1
     assert directory.task_type("a") is None
@@ -180,10 +181,10 @@ def test_types_are_written_only_when_they_change(db: Database[Any]) -> None:
     registry = Registry()
     registry.task("a", timeout=3, retry=RetryPolicy(max_retries=2))(function)
 
-    assert control.declare_types(db, registry, package="tasks", release="1", now=NOW) == 1
-    assert control.declare_types(db, registry, package="tasks", release="2", now=NOW + timedelta(hours=1)) == 0
+    assert task_types.declare_types(db, registry, package="tasks", release="1", now=NOW) == 1
+    assert task_types.declare_types(db, registry, package="tasks", release="2", now=NOW + timedelta(hours=1)) == 0
     db.task_types.update_one({"_id": "a"}, {"$set": {"timeout_sec": 4, "note": "by hand"}})
-    assert control.declare_types(db, registry, package="tasks", release="2", now=NOW + timedelta(hours=1)) == 1
+    assert task_types.declare_types(db, registry, package="tasks", release="2", now=NOW + timedelta(hours=1)) == 1
     [stored] = db.task_types.find()
     assert (stored["timeout_sec"], stored["max_retries"], stored["release"], stored["note"]) == (3, 2, "2", "by hand")
 
@@ -192,10 +193,10 @@ def test_types_are_written_only_when_they_change(db: Database[Any]) -> None:
 def test_a_preset_of_a_registration_is_declared_with_its_numbers(db: Database[Any], preset: str) -> None:
     registry = Registry()
     registry.task("a", retry=preset)(function)
-    control.declare_types(db, registry, package="tasks", release="1", now=NOW)
+    task_types.declare_types(db, registry, package="tasks", release="1", now=NOW)
     task = Queue(db).get(Queue(db).enqueue("a", {}))
 
-    policy = control.policy_of(task, Directory(db), deployment=RetryPolicy(max_retries=9))  # type: ignore[arg-type]
+    policy = task_types.resolve_task_policy(task, Directory(db), deployment=RetryPolicy(max_retries=9))  # type: ignore[arg-type]
 
     assert policy == PRESETS[preset]
 
@@ -208,7 +209,7 @@ def test_executors_that_start_at_once_may_all_declare(db: Database[Any]) -> None
     with ThreadPoolExecutor(8) as pool:
         list(
             pool.map(
-                lambda release: control.declare_types(db, registry, package="tasks", release=str(release), now=NOW),
+                lambda release: task_types.declare_types(db, registry, package="tasks", release=str(release), now=NOW),
                 range(8),
             )
         )
@@ -217,8 +218,8 @@ def test_executors_that_start_at_once_may_all_declare(db: Database[Any]) -> None
 
 
 def test_a_queue_is_declared_once(db: Database[Any]) -> None:
-    control.declare_queue(db, "eu", now=NOW)
-    control.declare_queue(db, "eu", now=NOW + timedelta(hours=1))
+    queues.declare_queue(db, "eu", now=NOW)
+    queues.declare_queue(db, "eu", now=NOW + timedelta(hours=1))
 
     assert list(db.queues.find()) == [{"_id": "eu", "declared_at": NOW}]
 
@@ -226,7 +227,7 @@ def test_a_queue_is_declared_once(db: Database[Any]) -> None:
 @pytest.mark.parametrize("name", ["", "a b", "-x", "x" * 64, "ü", "$x", "a\n"])
 def test_what_can_be_no_queue_is_not_declared(db: Database[Any], name: str) -> None:
     with pytest.raises(InvalidRequestError):
-        control.declare_queue(db, name, now=NOW)
+        queues.declare_queue(db, name, now=NOW)
     assert db.queues.count_documents({}) == 0
 
 
@@ -248,6 +249,6 @@ def test_a_policy_is_what_was_declared_or_that_of_the_deployment(
     task = Queue(db).get(Queue(db).enqueue("noop", {}))
     db.task_types.update_one({"_id": "noop"}, {"$set": declared})
 
-    policy = control.policy_of(task, Directory(db), deployment=deployment)  # type: ignore[arg-type]
+    policy = task_types.resolve_task_policy(task, Directory(db), deployment=deployment)  # type: ignore[arg-type]
 
     assert (policy.max_retries, policy.backoff.base_sec) == (max_retries, base_sec)

@@ -14,9 +14,10 @@ from tests.at_once import at_once
 from tests.faults import enqueue_failing as failing
 from tests.functions.calls import sample
 from tests.functions.conftest import Deployed
-from tidemill import InvalidRequestError, Queue, indexes
+from tidemill import DuplicateKeyError, InvalidRequestError, Queue, indexes
 from tidemill.errors import RefusedError
-from tidemill.requests import Occurrence, new_tasks
+from tidemill.requests.events import Occurrence
+from tidemill.requests.tasks import new_tasks
 from tidemill.testing import FakeContext, Mongod
 
 NOOP: dict[str, Any] = {"name": "noop", "payload": {}}
@@ -131,7 +132,7 @@ def test_one_task_may_recur_without_a_list(deployed: Deployed, db: Database[Any]
         ({"occurrence": {"schedule": SCHEDULE, "at": "2026-07-01T06:00:00"}}, "occurrence.at"),
         ({"occurrence": {"schedule": SCHEDULE, "at": 1767225600}}, "occurrence.at"),
         ({"occurrence": {"schedule": SCHEDULE, "at": AT, "id": 1}}, "occurrence.id"),
-        ({"tasks": [NOOP | {"idempotency_key": "k"}]}, "event"),
+        ({"tasks": [NOOP | {"idempotency_key": " k"}]}, "tasks.0.idempotency_key"),
         ({"tasks": [NOOP, NOOP | {"queue": ""}]}, "tasks.1.queue"),
         ({"tasks": [NOOP, NOOP | {"name": "missing"}]}, "tasks.1.name"),
         ({"tasks": [NOOP | {"expires_at": "2020-01-01T00:00:00Z"}]}, "tasks.0.expires_at"),
@@ -197,13 +198,117 @@ def test_a_standalone_server_enqueues_once_too_and_completes_what_was_cut_short(
     assert lonely.tasks.count_documents({}) == 2
 
 
-def test_an_occurrence_is_forgotten_two_days_after_it_was_enqueued(db: Database[Any]) -> None:
+KEYED = NOOP | {"idempotency_key": "report"}
+DAYS = (AT, "2026-07-02T06:00:00Z", "2026-07-03T06:00:00Z")
+
+
+def test_a_task_whose_key_is_held_is_that_task_and_the_time_is_done(deployed: Deployed, db: Database[Any]) -> None:
+    told = [deployed.invoke("enqueue", event(day, tasks=[KEYED])) for day in DAYS]
+    again = deployed.invoke("enqueue", event(DAYS[1], tasks=[KEYED]))
+
+    [task] = db.tasks.find()
+    assert (task["idempotency_key"], task["trace"]["source"]) == ("direct:report", "direct")
+    assert {one["tasks"][0]["id"] for one in [*told, again]} == {str(task["_id"])}
+    assert [one["is_new"] for one in [*told, again]] == [True, False, False, False]
+    assert db.occurrences.count_documents({}) == 3
+
+
+def test_a_key_that_is_free_again_is_taken_by_the_next_time_and_not_by_a_repeat(
+    deployed: Deployed, db: Database[Any]
+) -> None:
+    [first, other] = [deployed.invoke("enqueue", event(day, tasks=[KEYED])) for day in DAYS[:2]]
+    [task] = db.tasks.find()
+    Queue(db).cancel(task["_id"])
+
+    assert [deployed.invoke("enqueue", event(day, tasks=[KEYED])) for day in DAYS[:2]] == [
+        first | {"is_new": False},
+        other,
+    ]
+    assert deployed.invoke("enqueue", event(DAYS[2], tasks=[KEYED]))["is_new"]
+    assert db.tasks.count_documents({"status": "pending"}) == 1
+
+
+def test_the_key_of_an_occurrence_is_the_key_of_any_direct_task(deployed: Deployed, db: Database[Any]) -> None:
+    sent = deployed.invoke("enqueue", KEYED)
+
+    told = deployed.invoke("enqueue", event(tasks=[NOOP | {"payload": {"n": 1}}, KEYED]))
+
+    assert told["is_new"]
+    assert told["tasks"][1]["id"] == sent["id"]
+    assert db.tasks.count_documents({}) == 2
+    assert deployed.post(NOOP, key="report").status == 202  # a caller over HTTP has keys of its own
+
+
+def test_two_tasks_of_one_time_with_one_key_are_one(deployed: Deployed, db: Database[Any]) -> None:
+    told = deployed.invoke("enqueue", event(tasks=[KEYED, KEYED]))
+
+    assert told["tasks"][0] == told["tasks"][1]
+    assert deployed.invoke("enqueue", event(tasks=[KEYED, KEYED])) == told | {"is_new": False}
+    assert db.tasks.count_documents({}) == 1
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_key_of_another_request_is_refused_and_nothing_is_stored(
+    deployed: Deployed, db: Database[Any], place: int
+) -> None:
+    deployed.invoke("enqueue", KEYED | {"payload": {"n": 1}})
+    tasks = [KEYED, NOOP] if place == 0 else [NOOP, KEYED]
+
+    with pytest.raises(DuplicateKeyError) as caught:
+        deployed.invoke("enqueue", event(tasks=tasks))
+
+    assert [one.field for one in caught.value.problems] == [f"tasks.{place}.idempotency_key"]
+    assert (db.tasks.count_documents({}), db.occurrences.count_documents({})) == (1, 0)
+
+
+def test_twenty_times_at_once_with_one_key_are_one_task(db: Database[Any]) -> None:
+    assert times_at_once(db) == 1
+
+
+def times_at_once(db: Database[Any]) -> int:
+    times = [Occurrence(schedule=SCHEDULE, at=datetime(2026, 7, day, 6, tzinfo=UTC)) for day in range(1, 21)]
+    queues = {one: Queue(db) for one in times}
+    told = at_once(times, lambda one: queues[one].accept_occurrence(one, new_tasks([NOOP, KEYED])))
+    assert db.tasks.count_documents({"idempotency_key": "report"}) == 1
+    assert db.tasks.count_documents({}) == 21
+    assert len({tasks[1].id for tasks in told}) == 1
+    assert db.occurrences.count_documents({}) == 20
+    return sum(tasks[1].is_new for tasks in told)
+
+
+def test_a_standalone_server_takes_keys_beside_a_time_too(lonely: Database[Any]) -> None:
+    times = [Occurrence(schedule=SCHEDULE, at=datetime(2026, 7, day, 6, tzinfo=UTC)) for day in (1, 2)]
+    queue, wanted = Queue(lonely), new_tasks([NOOP, KEYED, NOOP])
+
+    [first, other, again] = [queue.accept_occurrence(one, wanted) for one in (*times, times[1])]
+
+    assert [one.is_new for one in first + other + again] == [True, True, True, True, False, True, False, False, False]
+    assert {tasks[1].id for tasks in (first, other, again)} == {first[1].id}
+    assert [one.id for one in again] == [one.id for one in other]
+    lonely.occurrences.delete_one({"_id.at": times[1].at})  # as if it had been cut short after the first task
+    lonely.tasks.delete_one({"_id": other[2].id})
+    assert [one.is_new for one in queue.accept_occurrence(times[1], wanted)] == [True, False, True]
+    with pytest.raises(DuplicateKeyError):
+        queue.accept_occurrence(
+            Occurrence(schedule=SCHEDULE, at=datetime(2026, 7, 3, tzinfo=UTC)),
+            new_tasks([NOOP, KEYED | {"priority": 1}]),
+        )
+    assert lonely.tasks.count_documents({}) == 5
+    lonely.tasks.delete_many({})
+    lonely.occurrences.delete_many({})
+    times_at_once(lonely)
+
+
+def test_an_occurrence_is_forgotten_fifteen_days_after_it_was_enqueued(db: Database[Any]) -> None:
     [kept] = [one for one in db.occurrences.list_indexes() if one["name"] == indexes.RETENTION]
 
-    assert (dict(kept["key"]), kept["expireAfterSeconds"]) == ({"created_at": 1}, 48 * 3600)
+    assert (dict(kept["key"]), kept["expireAfterSeconds"]) == ({"created_at": 1}, 15 * 86400)
+    # As an earlier release made it: two days.
+    change = {"name": indexes.RETENTION, "expireAfterSeconds": 48 * 3600}
+    db.command("collMod", "occurrences", index=change)
     indexes.create(db)
     [kept] = [one for one in db.occurrences.list_indexes() if one["name"] == indexes.RETENTION]
-    assert kept["expireAfterSeconds"] == 48 * 3600
+    assert kept["expireAfterSeconds"] == 15 * 86400
 
 
 def test_the_sample_event_enqueues_once(deployed: Deployed, db: Database[Any]) -> None:

@@ -11,20 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bson import ObjectId
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from localapi.ticks import Ticks
 from tests.builders import document
 from tests.functions.calls import app, request
 from tests.functions.conftest import Deployed
 from tests.functions.test_enqueue_direct import SCHEDULED
 from tests.functions.test_enqueue_events import V2
-from tidemill import InvalidRequestError, UnavailableError, bootstrap
-from tidemill.conclusions import Conclusion
+from tidemill import InvalidRequestError, UnavailableError
+from tidemill.bootstrap import deployment
 from tidemill.errors import IsolationError, RegistrationError
 from tidemill.executor.report import NAMES
-from tidemill.isolation import IsolatedRun
-from tidemill.requests import ExecuteRequest
+from tidemill.requests.events import ExecuteRequest
+from tidemill.runner.process_protocol import RunSpec
+from tidemill.runner.results import RunResult
+from tidemill.runner.worker_thread import ABANDONED_THREADS
 from tidemill.testing import FakeContext
 
 
@@ -62,7 +66,7 @@ def test_every_field_of_the_event_is_optional(deployed: Deployed, db: Database[A
 def test_the_event_says_what_is_served_and_how() -> None:
     request = ExecuteRequest(lane="retry", selection="oldest_first", batch_size=3, concurrency=2, queues=["eu"])
 
-    order = bootstrap.order(request, None)
+    order = app("execute").build_options(request, None)
 
     assert (order.lanes, order.selection) == (("retry",), "oldest_first")
     assert (order.batch_size, order.concurrency, order.queues) == (3, 2, ("eu",))
@@ -115,9 +119,9 @@ def test_an_invocation_that_is_nearly_over_claims_nothing_and_says_what_to_chang
 
     assert report == {"skipped": "time"} | dict.fromkeys(NAMES, 0)
     assert [task["status"] for task in db.tasks.find()] == ["pending"]
-    assert db.control.count_documents({}) == 0
+    assert db.control.count_documents({"_id": "executor_slots"}) == 0
     warning = deployed.log()[-1]
-    assert (warning["message"], warning["level"]) == ("short_of_time", "WARNING")
+    assert (warning["message"], warning["level"]) == ("timeout_too_short", "WARNING")
     assert warning["reason"].startswith("nothing can be claimed: give the function a timeout of 120 s")
 
 
@@ -125,7 +129,7 @@ def test_an_invocation_that_is_shorter_than_two_longest_tasks_is_warned_of(deplo
     deployed.invoke("execute", {}, FakeContext(timedelta(seconds=100)))
 
     [report, warning] = deployed.log()
-    assert (report["message"], warning["message"]) == ("executed", "short_of_time")
+    assert (report["message"], warning["message"]) == ("executed", "timeout_too_short")
     assert "or lower MAX_TASK_TIMEOUT_SEC" in warning["reason"]
 
 
@@ -133,12 +137,14 @@ def test_without_a_seat_it_leaves_at_once(deployed: Deployed, db: Database[Any])
     due(db)
     deployed.set(MAX_EXECUTORS="1")
     until = datetime.now(UTC) + timedelta(minutes=1)
-    db.control.insert_one({"_id": "seats", "holds": [{"owner": "o", "execution": "e", "n": 1, "until": until}]})
+    db.control.insert_one(
+        {"_id": "executor_slots", "holds": [{"owner": "o", "execution": "e", "n": 1, "until": until}]}
+    )
 
     report = deployed.invoke("execute")
 
-    assert report == {"skipped": "seats"} | dict.fromkeys(NAMES, 0)
-    assert deployed.log()[-1]["skipped"] == "seats"
+    assert report == {"skipped": "executor_slots"} | dict.fromkeys(NAMES, 0)
+    assert deployed.log()[-1]["skipped"] == "executor_slots"
     assert [task["status"] for task in db.tasks.find()] == ["pending"]
 
 
@@ -151,7 +157,7 @@ def test_its_seat_ends_a_little_after_the_invocation_and_is_left_by_then(deploye
     assert "r-1" in str(taken["update"])
     [until] = {one for one in _dates(taken["update"]) if one > before + timedelta(seconds=10)}
     assert abs(until - before - timedelta(seconds=105)) < timedelta(seconds=2)
-    assert db.control.find_one({"_id": "seats"})["holds"] == []  # type: ignore[index]
+    assert db.control.find_one({"_id": "executor_slots"})["holds"] == []  # type: ignore[index]
 
 
 def test_its_leases_carry_the_request_id_and_end_with_the_invocation(
@@ -185,8 +191,8 @@ def test_the_report_is_returned_and_logged(deployed: Deployed, db: Database[Any]
 class Prison:
     """Has no room."""
 
-    def run(self, order: IsolatedRun, *, cancelled: threading.Event) -> Conclusion:
-        raise IsolationError(f"no process for {order.name}, {cancelled.is_set()}")
+    def run(self, spec: RunSpec, *, cancelled: threading.Event) -> RunResult:
+        raise IsolationError(f"no process for {spec.name}, {cancelled.is_set()}")
 
     def close(self) -> None:
         raise NotImplementedError
@@ -195,8 +201,8 @@ class Prison:
 def test_why_isolated_tasks_did_not_start_is_warned_of_once(
     deployed: Deployed, db: Database[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runtime = replace(bootstrap.runtime(), isolation=Prison())
-    monkeypatch.setattr(bootstrap, "runtime", lambda: runtime)
+    warm = deployment()
+    monkeypatch.setattr(warm, "runtime", replace(warm.runtime, isolation=Prison()))
     for _ in range(3):
         due(db, crashes=1)
 
@@ -204,7 +210,7 @@ def test_why_isolated_tasks_did_not_start_is_warned_of_once(
 
     assert (tuple(report), report["snoozed"]) == (NAMES, 3)
     [_, warning] = deployed.log()
-    assert (warning["message"], warning["level"]) == ("not_started", "WARNING")
+    assert (warning["message"], warning["level"]) == ("task_not_started", "WARNING")
     assert warning["reason"] == "the function could not be given a process of its own: no process for noop, False"
 
 
@@ -253,9 +259,9 @@ def test_outcomes_that_mongodb_does_not_confirm_are_an_error_after_the_report(
     deployed.timeout_ms = 200
     data = {"failCommands": ["update"], "appName": "tidemill-execute", "errorCode": 6}
     deployed.invoke("execute", {"queues": ["none"]})
-    runtime = bootstrap.runtime()
+    runtime = deployment().runtime
     short = replace(runtime.settings, margin=timedelta(0), max_task_timeout=timedelta(seconds=1))
-    monkeypatch.setattr(bootstrap, "runtime", lambda: replace(runtime, settings=short))
+    monkeypatch.setattr(deployment(), "runtime", replace(runtime, settings=short))
     client.admin.command("configureFailPoint", "failCommand", mode={"skip": 1}, data=data)
 
     try:
@@ -285,9 +291,28 @@ def test_what_a_function_has_changed_for_all_is_as_before_in_the_next_invocation
         logging.disable()
         raise UnavailableError("MongoDB is away")
 
-    monkeypatch.setattr(app("execute"), "attend", spoils)
+    monkeypatch.setattr(app("execute"), "run_invocation", spoils)
 
     with pytest.raises(UnavailableError):
         deployed.invoke("execute")
 
     assert (sys.getrecursionlimit(), logging.root.manager.disable) == (limit, logging.NOTSET)
+
+
+def test_the_local_api_reports_a_function_that_does_not_stop_and_its_process_stays(deployed: Deployed) -> None:
+    said: list[str] = []
+    over, task_id = threading.Event(), ObjectId()
+    thread = threading.Thread(target=over.wait, daemon=True)
+    thread.start()
+    ABANDONED_THREADS.add(thread, task_id)
+    ticks = Ticks(app("execute"), app("reclaim"), app("archive"), every=timedelta(hours=1), say=said.append)
+
+    for _ in range(2):
+        ticks.prepare()
+
+    assert said == [
+        f"execute: the function of task {task_id} does not stop; Lambda would go on in a new process, this one stays"
+    ]
+    assert deployed.log()[-1]["message"] == "executed"
+    over.set()
+    thread.join()

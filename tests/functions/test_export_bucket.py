@@ -20,11 +20,11 @@ from tests.builders import add
 from tests.buried import letter, letters
 from tests.conftest import T0, ManualClock
 from tests.functions.s3_api import HANG_UP, S3Server, s3_server, silent
-from tidemill import SettingsError, buckets
-from tidemill.buckets import OF_OBJECT, Bucket
-from tidemill.export import Blame, Exported, ExportError, export, restored
-from tidemill.export.run import THREADS
-from tidemill.store import Tasks
+from tidemill import SettingsError
+from tidemill.aws.s3 import OBJECT_ERRORS, READ_SEC, Bucket
+from tidemill.dead_letters.export import THREADS, export
+from tidemill.dead_letters.export_format import Blame, ExportError, ExportResult, decode_object
+from tidemill.store.connection import Tasks
 
 SECRET = "S3cr3t"
 MOST_KEY_BYTES = 1024
@@ -74,7 +74,7 @@ def name_of(database: str) -> str:
     return database.replace("_", "-")
 
 
-def run(dead: Tasks, clock: ManualClock, bucket: Bucket) -> Exported:
+def run(dead: Tasks, clock: ManualClock, bucket: Bucket) -> ExportResult:
     return export(dead, bucket.put, clock=clock, until=time.monotonic() + 60)
 
 
@@ -85,7 +85,7 @@ def test_what_is_put_is_a_file_that_any_tool_unpacks_under_a_key_that_s3_takes(
     before = {bytes(raw.raw) for raw in dead.find()}
     name = name_of(dead.database.name)
 
-    assert run(dead, clock, Bucket(name)) == Exported(exported=100 + len(HOSTILE))
+    assert run(dead, clock, Bucket(name)) == ExportResult(exported=100 + len(HOSTILE))
 
     keys = [one["Key"] for one in s3.list_objects_v2(Bucket=name)["Contents"]]
     assert len(keys) == 100 + len(HOSTILE)
@@ -96,7 +96,7 @@ def test_what_is_put_is_a_file_that_any_tool_unpacks_under_a_key_that_s3_takes(
         found = s3.get_object(Bucket=name, Key=key)
         body = found["Body"].read()
         assert json.loads(gzip.decompress(body))["schema_version"] == 1
-        after.add(bytes(restored(body).raw))
+        after.add(bytes(decode_object(body).raw))
         assert (found["ContentType"], found.get("ContentEncoding"), found["Metadata"]) == ("application/gzip", None, {})
     assert after == before
     assert s3.get_object_tagging(Bucket=name, Key=keys[0])["TagSet"] == []
@@ -109,12 +109,12 @@ def test_letters_wait_for_a_bucket_that_is_not_there(dead: Tasks, s3: Any, clock
 
     done = run(dead, clock, bucket)
 
-    assert done == Exported(failed=done.failed, left=30, trouble="NoSuchBucket")
+    assert done == ExportResult(failed=done.failed, left=30, last_error="NoSuchBucket")
     assert done.failed >= THREADS
     assert list(dead.find().sort("_id")) == before
 
     s3.create_bucket(Bucket=f"{name_of(dead.database.name)}-later")
-    assert run(dead, clock, bucket) == Exported(exported=30)
+    assert run(dead, clock, bucket) == ExportResult(exported=30)
 
 
 def test_of_an_id_that_is_purged_and_dies_again_on_that_day_the_former_object_is_an_old_version(
@@ -125,7 +125,7 @@ def test_of_an_id_that_is_purged_and_dies_again_on_that_day_the_former_object_is
     deaths = [letter(now + timedelta(hours=n), _id="nightly", payload={"death": n}, **ODD_TEXT) for n in range(2)]
     for one in deaths:
         add(dead, [one])
-        assert run(dead, clock, Bucket(name)) == Exported(exported=1)
+        assert run(dead, clock, Bucket(name)) == ExportResult(exported=1)
         dead.delete_many({})
 
     versions = s3.list_object_versions(Bucket=name)["Versions"]
@@ -133,7 +133,7 @@ def test_of_an_id_that_is_purged_and_dies_again_on_that_day_the_former_object_is
     assert {one["Key"] for one in versions} == {"dlq/2031/07/01/nightly-0.json.gz"}
     newest_first = sorted(versions, key=lambda one: not one["IsLatest"])
     bodies = [s3.get_object(Bucket=name, Key=v["Key"], VersionId=v["VersionId"])["Body"].read() for v in newest_first]
-    assert [restored(body)["payload"]["death"] for body in bodies] == [1, 0]
+    assert [decode_object(body)["payload"]["death"] for body in bodies] == [1, 0]
 
 
 def failure(bucket: Bucket) -> ExportError:
@@ -182,7 +182,7 @@ def test_what_may_stand_against_every_object_is_told_by_its_code(
     assert len(server.paths) == 1
 
 
-@pytest.mark.parametrize("code", sorted(OF_OBJECT))
+@pytest.mark.parametrize("code", sorted(OBJECT_ERRORS))
 def test_what_stands_against_one_object_is_told_from_the_rest(server: S3Server, bucket: Bucket, code: str) -> None:
     server.answers = [(int(code), "") if code.isdigit() else (400, code)]
 
@@ -228,18 +228,19 @@ def test_a_connection_that_was_closed_meanwhile_is_no_failure(monkeypatch: pytes
 
 
 def test_a_put_is_waited_for_as_long_as_a_function_can_and_every_thread_has_a_connection(bucket: Bucket) -> None:
-    chosen: Any = bucket._connected().meta.config
+    chosen: Any = bucket._connect().meta.config
 
     assert (chosen.connect_timeout, chosen.read_timeout, chosen.max_pool_connections) == (1, 5, THREADS)
 
 
 def test_a_server_that_says_nothing_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buckets, "READ_SEC", 0.05)
     with silent() as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
-        error = failure(Bucket("b"))
+        started = time.monotonic()
+        error = failure(Bucket("b", read_sec=0.05))
 
         assert (error.code, error.blame) == ("ReadTimeoutError", "bucket")
+        assert time.monotonic() - started < READ_SEC
 
 
 def test_nobody_at_the_address_is_told_by_the_kind_of_failure(monkeypatch: pytest.MonkeyPatch) -> None:

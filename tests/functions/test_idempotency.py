@@ -14,8 +14,9 @@ from tests.at_once import at_once
 from tests.conftest import ManualClock
 from tests.functions.calls import Answer, request
 from tests.functions.conftest import Deployed
-from tidemill import Queue, bootstrap
-from tidemill.requests import new_task
+from tidemill import Queue
+from tidemill.bootstrap import deployment
+from tidemill.requests.tasks import new_task
 from tidemill.testing import FakeContext
 
 BODY = '{"name": "noop", "payload": {"a": 1, "b": [1, 2]}}'
@@ -235,8 +236,9 @@ def clock(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """The clock that the enqueue function goes by."""
     clock = ManualClock(datetime.now(UTC))
     deployed.cool_down()
-    queue = Queue(bootstrap.database("enqueue"), clock=clock, directory=bootstrap.directory())
-    monkeypatch.setattr(bootstrap, "queue", lambda: queue)
+    warm = deployment()
+    queue = Queue(warm.database("enqueue"), clock=clock, directory=warm.directory)
+    monkeypatch.setattr(warm, "queue", queue)
     return clock
 
 

@@ -16,7 +16,9 @@ from pymongo.database import Database
 from tests.builders import document
 from tests.functions.calls import FUNCTIONS, ROOT, app, request, sample
 from tests.functions.conftest import Deployed
-from tidemill import InvalidRequestError, TidemillError, UnavailableError, bootstrap, trouble
+from tidemill import InvalidRequestError, TidemillError, UnavailableError
+from tidemill.aws import logging
+from tidemill.bootstrap import Deployment
 from tidemill.errors import Problem, SettingsError, UnexpectedError
 
 LONG_AGO = datetime(2026, 7, 1, tzinfo=UTC)
@@ -78,10 +80,10 @@ def test_what_is_done_about_one_task_is_a_line_with_its_id(deployed: Deployed) -
 def test_a_request_that_breaks_something_is_a_line_with_the_place_and_the_callers_id(
     deployed: Deployed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def breaks() -> Any:
+    def breaks(_: Deployment) -> Any:
         raise RuntimeError(CARD)
 
-    monkeypatch.setattr(bootstrap, "queue", breaks)
+    monkeypatch.setattr(Deployment, "queue", property(breaks))
     assert deployed.http(at("/tasks/" + "0" * 24)).status == 500
 
     [line] = deployed.log()
@@ -166,7 +168,7 @@ def test_a_function_that_is_not_set_up_says_so_in_one_line(bare: Deployed, funct
         (RuntimeError(CARD), {"level": "ERROR"}),
     ],
 )
-@pytest.mark.parametrize("place", ["reclaim.reclaim", "archive.archive", "enqueue._stored"])
+@pytest.mark.parametrize("place", ["reclaim.reclaim", "archive.archive", "enqueue._store_direct"])
 def test_a_function_that_breaks_off_says_why_or_where(
     deployed: Deployed, monkeypatch: pytest.MonkeyPatch, place: str, error: Exception, says: dict[str, str]
 ) -> None:
@@ -269,14 +271,14 @@ class _OwnError(TidemillError):
     ],
 )
 def test_of_an_error_only_its_kind_and_our_own_words_are_told(error: Exception, said: dict[str, str]) -> None:
-    assert trouble.told(error) == said
+    assert logging.error_fields(error) == said
 
 
 def test_an_unexpected_error_goes_on_with_its_stack_and_without_its_text() -> None:
     def breaks() -> None:
         raise RuntimeError(CARD)
 
-    with pytest.raises(UnexpectedError) as raised, trouble.without_text():
+    with pytest.raises(UnexpectedError) as raised, logging.without_text():
         breaks()
 
     shown = "".join(traceback.format_exception(raised.value))
@@ -287,13 +289,13 @@ def test_an_unexpected_error_goes_on_with_its_stack_and_without_its_text() -> No
 
 @pytest.mark.parametrize("error", [_OwnError("it is away"), KeyboardInterrupt(), SystemExit(1)])
 def test_errors_of_ours_and_what_ends_a_process_go_on_as_they_are(error: BaseException) -> None:
-    with pytest.raises(type(error)) as raised, trouble.without_text():
+    with pytest.raises(type(error)) as raised, logging.without_text():
         raise error
 
     assert raised.value is error
 
 
-@pytest.mark.parametrize("place", ["bootstrap.owner", "gateway.is_direct", "gateway.is_http", "_make_up"])
+@pytest.mark.parametrize("place", ["lambda_context.get_owner", "events.is_direct", "events.is_http", "_retry_wake"])
 def test_no_place_in_the_front_lets_the_text_of_an_unexpected_error_out(
     deployed: Deployed, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -313,9 +315,10 @@ import logging, sys
 logging.basicConfig(level="INFO", stream=sys.stdout)  # as Lambda's runtime does where it logs JSON
 sys.path[:0] = {[str(ROOT / folder) for folder in ("layers/core", "layers/tasks", f"functions/{function}")]}
 import app
+from tidemill.handlers import {function}
 logging.getLogger("a.library").info("S3cr3t")
 logging.getLogger("a.library").warning("away")
-app.logger.info("accepted")
+{function}.logger.info("accepted")
 """
     ended = subprocess.run([sys.executable, "-c", code], env={}, capture_output=True, text=True, timeout=60, check=True)
 

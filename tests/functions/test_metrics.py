@@ -18,13 +18,15 @@ from tests.buried import bury, letter
 from tests.emf import metrics_in
 from tests.functions.calls import ROOT, app, sample
 from tests.functions.conftest import Deployed
-from tidemill import Fail, Retry, UnavailableError, bootstrap, metrics
+from tidemill import Fail, Retry, UnavailableError
+from tidemill.aws import metrics
+from tidemill.aws.metrics import GAUGES
+from tidemill.bootstrap import deployment
 from tidemill.clock import ServerClock
+from tidemill.dead_letters.export_format import Blame, ExportError
 from tidemill.errors import InvalidRequestError
-from tidemill.export import Blame, ExportError
-from tidemill.metrics import GAUGES
 from tidemill.registry import Registry
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
 
 LONG_AGO = datetime(2026, 7, 1, tzinfo=UTC)
 INTERRUPTED = 11601
@@ -79,8 +81,8 @@ def furnished(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> Deployed:
     def asks_for_more(_: Any) -> None:
         raise Retry("S3cr3t", after=timedelta(hours=1))
 
-    runtime = bootstrap.runtime()
-    monkeypatch.setattr(bootstrap, "runtime", lambda: replace(runtime, registry=registry))
+    warm = deployment()
+    monkeypatch.setattr(warm, "runtime", replace(warm.runtime, registry=registry))
     return deployed
 
 
@@ -99,8 +101,8 @@ def test_an_attempt_whose_lease_was_lost_is_told_as_neither_done_nor_failed(  # 
         if raised:
             raise raised
 
-    runtime = bootstrap.runtime()
-    monkeypatch.setattr(bootstrap, "runtime", lambda: replace(runtime, registry=registry))
+    warm = deployment()
+    monkeypatch.setattr(warm, "runtime", replace(warm.runtime, registry=registry))
     add(db, "slow")
 
     report = deployed.invoke("execute")
@@ -186,29 +188,26 @@ def test_an_invocation_that_raises_tells_what_it_did_once(  # F84
     furnished: Deployed, db: Database[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(db, *["works"] * 10)
-    attend = app("execute").attend
+    run_invocation = app("execute").run_invocation
 
     def breaks_off(*args: Any, **how: Any) -> Any:
-        attend(*args, **how)
+        run_invocation(*args, **how)
         raise UnavailableError("MongoDB is away")
 
-    monkeypatch.setattr(app("execute"), "attend", breaks_off)
+    monkeypatch.setattr(app("execute"), "run_invocation", breaks_off)
     with pytest.raises(UnavailableError):
         furnished.invoke("execute")
     assert counters(furnished) == {"claimed": 10, "done": 10}
-    monkeypatch.setattr(app("execute"), "attend", attend)
+    monkeypatch.setattr(app("execute"), "run_invocation", run_invocation)
 
     furnished.invoke("execute")
     assert told(furnished) == {}
 
 
-def test_a_long_invocation_tells_of_its_work_before_it_ends(
-    furnished: Deployed, db: Database[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metrics, "EVERY_SEC", 0.0)
+def test_a_long_invocation_tells_of_its_work_before_it_ends(furnished: Deployed, db: Database[Any]) -> None:
     add(db, *["works"] * 3)
 
-    furnished.invoke("execute", {"concurrency": 1, "batch_size": 1})
+    furnished.invoke("execute", {"concurrency": 1, "batch_size": 1}, emit_interval_sec=0.0)
 
     assert len(furnished.metrics()) > 1
     assert counters(furnished) == {"claimed": 3, "done": 3}
@@ -274,9 +273,10 @@ def test_the_skew_is_by_how_much_the_database_is_ahead(
     deployed: Deployed, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     skew = timedelta(hours=hours)
-    keeper = bootstrap.keeper()
-    clock = ServerClock(keeper.tasks.database, wall=lambda: datetime.now(UTC).timestamp() - skew.total_seconds())
-    monkeypatch.setattr(bootstrap, "keeper", lambda: replace(keeper, clock=clock))
+    warm = deployment()
+    context = warm.reclaim_context
+    clock = ServerClock(context.tasks.database, wall=lambda: datetime.now(UTC).timestamp() - skew.total_seconds())
+    monkeypatch.setattr(warm, "reclaim_context", replace(context, clock=clock))
     deployed.commands()
 
     began = monotonic()
@@ -324,7 +324,11 @@ def test_a_lost_task_is_a_retry_or_a_failure_like_others_but_took_no_time(
 
 
 @pytest.fixture
-def refusing(dead: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+def refusing(
+    deployed: Deployed,  # noqa: ARG001 - its environment
+    dead: Tasks,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A bucket that takes no object, the first for what it is; two letters to export."""
     blames: list[Blame] = ["object"]
 
@@ -332,7 +336,7 @@ def refusing(dead: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
         raise ExportError("AccessDenied", blame=blames.pop() if blames else "bucket")
 
     bury(dead, [letter(LONG_AGO) for _ in range(2)])
-    monkeypatch.setattr(bootstrap, "put", lambda: put)
+    monkeypatch.setattr(deployment(), "put", put)
 
 
 @pytest.mark.usefixtures("refusing")
@@ -379,7 +383,7 @@ import sys
 sys.path[:0] = [{str(ROOT / "layers/core")!r}, {str(ROOT / "functions/enqueue")!r}]
 import app
 assert "tidemill.bootstrap" in sys.modules
-sys.exit("tidemill.metrics" in sys.modules)
+sys.exit("tidemill.aws.metrics" in sys.modules)
 """
     ended = subprocess.run([sys.executable, "-c", code], env={}, capture_output=True, timeout=60, check=False)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from pymongo.database import Database
 
-from tests.builders import document
+from tests.builders import document, fill
 from tests.functions.conftest import Deployed
 from tidemill import indexes
 
@@ -34,15 +33,14 @@ def test_reclaim_makes_the_indexes_of_an_empty_database(deployed: Deployed, db: 
 
     assert deployed.invoke("reclaim")["missing_indexes"] == []
 
-    assert indexes.missing(db) == ()
+    assert indexes.find_missing(db) == ()
     assert deployed.post(NOOP, key="order-7").status == 202
 
 
 def test_reclaim_reports_the_indexes_of_a_large_database_until_they_are_made(
-    deployed: Deployed, db: Database[Any], monkeypatch: pytest.MonkeyPatch
+    deployed: Deployed, db: Database[Any]
 ) -> None:
-    deployed.post(NOOP)
-    monkeypatch.setattr(indexes, "SMALL", 0)
+    fill(db.tasks, 100_001)
     db.tasks.drop_index("key")
 
     assert [deployed.invoke("reclaim")["missing_indexes"] for _ in range(2)] == [["key"], ["key"]]

@@ -14,15 +14,14 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 from samtranslator.yaml_helper import yaml_parse
 
-from demo import openapi_examples
-from demo.openapi import document
 from tasks.deliver_webhook import Webhook
 from tests.functions import calls
 from tests.functions.conftest import Deployed
-from tidemill.gateway.codes import CODES
-from tidemill.gateway.models import MIN_HTTP_BASE_SEC
-from tidemill.policies import RetryPolicy
-from tidemill.retry import PRESETS
+from tidemill.http.models import CODES, MIN_HTTP_BASE_SEC
+from tidemill.model import RetryPolicy
+from tidemill.policy.retry import PRESETS
+from tools import openapi_examples
+from tools.openapi import document
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = document(calls.app("enqueue").app)
@@ -107,7 +106,7 @@ def test_each_refusal_names_the_codes_it_may_have(name: str) -> None:
 
 
 def test_these_are_the_codes_there_are() -> None:
-    files = [ROOT / "functions" / "enqueue" / "app.py", *(ROOT / "layers/core/tidemill/gateway").glob("*.py")]
+    files = [ROOT / "layers/core/tidemill/handlers/enqueue.py", *(ROOT / "layers/core/tidemill/http").glob("*.py")]
     raised = {one for file in files for one in re.findall(r'HttpError\((\d+), "(\w+)"', file.read_text())}
     raised -= {("400", "invalid_event")}  # nothing that comes through the REST API is answered with it
     responses = yaml_parse((ROOT / "template.yaml").read_text())["Resources"]["Api"]["Properties"]["GatewayResponses"]
@@ -200,9 +199,8 @@ def test_the_examples_of_bodies_are_all_shown() -> None:
 
 
 def test_it_is_written_without_any_setting(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "demo.openapi"]
-    run = subprocess.run(
-        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=True
-    )
+    command = [sys.executable, "-m", "tools.openapi"]
+    paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'layers' / 'tasks'}"}
+    run = subprocess.run(command, cwd=tmp_path, env=paths, capture_output=True, text=True, timeout=60, check=True)
 
     assert json.loads((tmp_path / run.stdout.strip()).read_text()) == DOCUMENT

@@ -15,10 +15,9 @@ from tests.builders import document
 from tests.functions import wire
 from tests.functions.calls import about, app, request, sample
 from tests.functions.conftest import Deployed
-from tidemill import control
-from tidemill.operations import OPERATIONS
-from tidemill.operations.sizes import MAX_BYTES
-from tidemill.policies import QueueOptions
+from tidemill.admin.api import OPERATIONS
+from tidemill.control import queues
+from tidemill.model import QueueOptions
 
 PASSWORD = "S3cr3t"
 CARD = "4111111111111111"
@@ -44,7 +43,7 @@ def refused(deployed: Deployed, event: Any) -> tuple[str, dict[str, str]]:
 
 
 def test_all_queues_are_listed(deployed: Deployed, db: Database[Any]) -> None:
-    control.declare_queue(db, "eu", now=datetime.now(UTC))
+    queues.declare_queue(db, "eu", now=datetime.now(UTC))
 
     answer = ask(deployed, sample("operate_queue_list"))
 
@@ -58,7 +57,7 @@ def test_a_queue_is_paused(deployed: Deployed, db: Database[Any]) -> None:
 
     assert answer["queue"]["paused"] is True
     assert answer["warnings"] == []
-    assert control.options_of(db, "default") == QueueOptions(paused=True)
+    assert queues.load_options(db, "default") == QueueOptions(paused=True)
 
 
 def test_tasks_are_listed_with_where_they_came_from_and_without_their_payload(deployed: Deployed) -> None:
@@ -156,11 +155,8 @@ def test_each_invocation_is_one_line_with_the_operation_and_what_became_of_it(de
 
 
 @pytest.mark.parametrize("server", [wire.nobody, wire.silence])
-def test_a_server_that_is_away_is_told_in_time_and_without_its_address(
-    bare: Deployed, monkeypatch: pytest.MonkeyPatch, server: Any
-) -> None:
-    assert app("operate").PATIENCE_SEC == 4.0
-    monkeypatch.setattr(app("operate"), "PATIENCE_SEC", 0.5)  # the tests' time: both wait to the end
+def test_a_server_that_is_away_is_told_in_time_and_without_its_address(bare: Deployed, server: Any) -> None:
+    bare.request_budget_sec = 0.5  # the tests' time: both wait to the end
     with server() as address:
         bare.set(MONGODB_URI=f"mongodb://user:{PASSWORD}@{address}/db")
         started = time.monotonic()
@@ -216,23 +212,6 @@ def test_an_unexpected_error_is_an_answer_and_logged_without_its_text(
     assert (line["level"], line["error_type"]) == ("ERROR", "RuntimeError")
     assert "in broken" in line["stack"]
     assert CARD not in deployed.stdout.getvalue()
-
-
-def test_a_task_of_many_megabytes_is_cut_and_says_so(deployed: Deployed, db: Database[Any]) -> None:
-    now = datetime.now(UTC)
-    line = {"attempt": 0, "status": "failed", "started_at": now, "duration_ms": 1, "note": "\x01" * 20_000}
-    log = [line | {"attempt": number} for number in range(350)]
-    error = {"message": "x" * 7_000_000, "code": "c", "at": now}
-    db.tasks.insert_one(document(now, _id="huge", attempt_log=log, error=error, payload={"card": CARD}))
-
-    answer = ask(deployed, {"op": "task.show", "id": "huge"})
-
-    assert answer["truncated"] is True
-    assert len(json.dumps(answer)) <= MAX_BYTES
-    attempts = [one["attempt"] for one in answer["task"]["attempt_log"]]
-    assert (attempts[0], attempts[-1], attempts == sorted(attempts)) == (0, 349, True)
-    assert answer["task"]["error"]["message"].startswith("xxx")
-    assert CARD not in json.dumps(answer)
 
 
 def test_what_is_usual_is_not_cut(deployed: Deployed, db: Database[Any]) -> None:

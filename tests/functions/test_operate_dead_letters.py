@@ -11,10 +11,10 @@ import pytest
 from pymongo.database import Database
 
 from tests.buried import bury, letter
-from tests.functions.calls import app, sample
+from tests.functions.calls import sample
 from tests.functions.conftest import Deployed
-from tidemill import bootstrap
-from tidemill.store import Tasks
+from tidemill.bootstrap import deployment
+from tidemill.store.connection import Tasks
 
 CARD = "4111111111111111"
 
@@ -36,7 +36,7 @@ def ask(deployed: Deployed, event: Any) -> dict[str, Any]:
 def test_groups_are_told(deployed: Deployed) -> None:
     answer = ask(deployed, sample("operate_dlq_groups"))
 
-    assert (answer["letters"], len(answer["groups"])) == (2, 1)
+    assert (answer["dead_letters"], len(answer["groups"])) == (2, 1)
     assert CARD not in json.dumps(answer) + deployed.stdout.getvalue()
 
 
@@ -56,9 +56,8 @@ def test_a_redrive_is_tried_and_done(deployed: Deployed, tasks: Tasks) -> None:
 def test_an_export_may_take_longer_than_mongodb(
     deployed: Deployed, dead: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patience = 0.3
-    monkeypatch.setattr(app("operate"), "PATIENCE_SEC", patience)
-    monkeypatch.setattr(bootstrap, "put", lambda: lambda _key, _body: time.sleep(patience))
+    deployed.request_budget_sec = 0.3
+    monkeypatch.setattr(deployment(), "put", lambda _key, _body: time.sleep(0.3))
 
     assert ask(deployed, {"op": "dlq.export"})["exported"] == 2
     assert dead.count_documents({"archived_at": None}) == 0

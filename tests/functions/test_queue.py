@@ -29,7 +29,7 @@ from tidemill import (
     TaskNotFoundError,
     UnknownTaskError,
 )
-from tidemill.control import Directory
+from tidemill.control.task_types import Directory
 
 MINUTE = timedelta(minutes=1)
 NUMBERS: dict[str, Any] = {
@@ -309,14 +309,14 @@ def test_python_has_the_names_the_order_and_the_defaults_of_a_request() -> None:
 
 
 def test_a_queue_is_of_a_database(client: MongoClient[Any]) -> None:
-    with pytest.raises(TypeError, match="of a database"):
+    with pytest.raises(TypeError, match="a Queue needs a database"):
         Queue(client)  # type: ignore[arg-type]
 
 
 def test_an_id_that_is_text_is_told_to_be_no_id(queue: Queue) -> None:
     task_id = queue.enqueue("send", {})
 
-    with pytest.raises(TaskNotFoundError, match="ids are ObjectIds"):
+    with pytest.raises(TaskNotFoundError, match="this id is text, pass an ObjectId"):
         queue.get(str(task_id))
 
 

@@ -13,8 +13,8 @@ from pymongo.database import Database
 from tests.bench.enqueue import Sent
 from tests.functions.test_enqueue_names import Stopwatch, register
 from tidemill import InvalidRequestError, Queue, UnknownTaskError
-from tidemill.control import CACHE_SEC, Directory
-from tidemill.requests import new_tasks
+from tidemill.control.task_types import DECLARATIONS_CACHE_SEC, Directory
+from tidemill.requests.tasks import new_tasks
 from tidemill.testing import Mongod
 
 KEYED = [{"name": "noop", "payload": {"n": n}, "idempotency_key": f"k-{n}"} for n in range(1000)]
@@ -48,7 +48,7 @@ def test_a_name_is_refused_a_minute_after_the_first_was_registered(db: Database[
     queue.enqueue("anything", {})
 
     register(db, "noop")
-    watch.at += CACHE_SEC + 1
+    watch.at += DECLARATIONS_CACHE_SEC + 1
 
     with pytest.raises(UnknownTaskError):
         queue.enqueue("anything", {})

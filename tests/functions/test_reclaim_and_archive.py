@@ -15,7 +15,7 @@ from tests.functions.conftest import Deployed
 from tests.functions.test_enqueue_direct import SCHEDULED
 from tests.functions.test_enqueue_events import ALB, V2
 from tidemill import InvalidRequestError, UnavailableError
-from tidemill.archive import Report
+from tidemill.dead_letters.archive import Report
 from tidemill.reclaim import GAUGES, NAMES
 from tidemill.testing import FakeContext
 

@@ -14,7 +14,7 @@ from pymongo.database import Database
 
 from tests.builders import document
 from tests.functions.calls import ROOT
-from tidemill.metrics import COUNTERS
+from tidemill.aws.metrics import COUNTERS
 from tidemill.testing import Mongod
 
 RETURNED, ENDED, RAISED = 0, 1, 3
@@ -25,9 +25,9 @@ from datetime import datetime
 from pymongo import MongoClient
 from tidemill import task
 from tidemill.errors import UnavailableError
-from tidemill.executor.loop import Execution
+from tidemill.executor.execution import Execution
 from tidemill.executor.settler import Settler
-from tidemill.store.settles import Verdict
+from tidemill.store.settle import SettleResult
 
 started = threading.Event()
 print("half a line", end="", flush=True)
@@ -48,7 +48,7 @@ def stubborn(payload):
     started.set()
     while True:
         try:
-            time.sleep(0.02)
+            time.sleep(600)  # an error raised into the thread waits for the end of this call
         except BaseException:
             pass
 
@@ -94,7 +94,7 @@ def cuts_off(payload):
 def confirms_nothing(payload):
     def gives_up(self, *, now):
         self.give_up()
-        return Verdict()
+        return SettleResult()
     Settler.flush = gives_up
 
 
@@ -212,7 +212,7 @@ def printed(ended: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 def test_a_function_that_will_not_stop_ends_the_process_inside_the_handler(
     container: Container, db: Database[Any]
 ) -> None:
-    ended = container.invoke("stubborn", "stubborn", timeout_sec=0.2)
+    ended = container.invoke("stubborn", "stubborn", timeout_sec=1.0)
 
     assert ended.returncode == ENDED, ended.stderr
     *attempts, executed, recycled = lines(ended)
@@ -266,7 +266,7 @@ def test_but_not_while_functions_still_run_that_others_are_about_to_run_again(co
 def test_what_mongodb_did_not_confirm_is_an_error_though_the_process_ends_for_another_reason(
     container: Container,
 ) -> None:
-    ended = container.invoke("stubborn", "confirms_nothing", timeout_sec=0.2)
+    ended = container.invoke("stubborn", "confirms_nothing", timeout_sec=1.0)
 
     assert ended.returncode == ENDED, ended.stderr
     *_, executed, recycled = lines(ended)
@@ -313,7 +313,7 @@ def test_a_report_that_cannot_be_logged_is_returned(container: Container, culpri
 
 @pytest.mark.parametrize("culprit", ["closes", "redirects_for_good", "logs_no_more"])
 def test_a_process_ends_though_that_cannot_be_logged(container: Container, culprit: str) -> None:
-    ended = container.invoke("stubborn", culprit, timeout_sec=0.2)
+    ended = container.invoke("stubborn", culprit, timeout_sec=1.0)
 
     assert ended.returncode == ENDED, ended.stderr
     assert [one.keys() & COUNTERS for one in emitted(ended)] == [{"claimed", "done", "retries_total"}, {"recycled"}]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-import re
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import boto3
@@ -17,12 +19,18 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.builders import document
+from tests.conftest import ManualClock
 from tests.functions import calls
 from tests.functions.conftest import Deployed
-from tidemill import SettingsError, TidemillError, UnavailableError, aws, bootstrap, control
+from tidemill import Queue, SettingsError, TidemillError, UnavailableError, bootstrap
+from tidemill.aws import secrets
 from tidemill.clock import ServerClock
+from tidemill.control import task_types
+from tidemill.dead_letters.archive import ArchiveContext, ArchiveError, archive
+from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import CredentialsError
 from tidemill.registry import load
+from tidemill.store.connection import connect, open_tasks
 from tidemill.testing import Mongod
 
 NOOP = {"name": "noop", "payload": {}}
@@ -76,15 +84,15 @@ def account(
     with mock_aws():
         made = Account(name=name, mongod=mongod, client=client, secrets=boto3.client("secretsmanager"))
         made.secrets.create_secret(Name="tidemill", SecretString=made.uri("old"))
-        read = aws._secret_text
+        read = secrets._fetch_secret
 
         def counted(arn: str, *, attempts: int) -> str:
             made.reads += 1
             return read(arn, attempts=attempts)
 
-        monkeypatch.setattr(aws, "_secret_text", counted)
+        monkeypatch.setattr(secrets, "_fetch_secret", counted)
         bare.set(MONGODB_SECRET_ARN="tidemill", MONGODB_DATABASE=db.name, LINGER_SEC="0")
-        control.declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())
+        task_types.declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())
         yield made
     client.admin.command("dropUser", name)
 
@@ -174,21 +182,55 @@ NOBODY = "mongodb://127.0.0.1:9/?directConnection=true"
 
 
 @pytest.mark.parametrize(("name", "uri"), [("http", NOWHERE), ("archive", NOWHERE), ("execute", NOBODY)])
-def test_one_that_led_to_nobody_is_looked_at_again_but_not_at_each_invocation(
-    bare: Deployed, account: Account, monkeypatch: pytest.MonkeyPatch, name: str, uri: str
+def test_one_that_led_to_nobody_is_not_looked_at_again_at_each_invocation(
+    bare: Deployed, account: Account, name: str, uri: str
 ) -> None:
-    monkeypatch.setattr(aws, "DOUBT_SEC", 1e9)
     bare.timeout_ms = 100
     account.keep(uri)
+
     for _ in range(2):
         assert outcome(bare, name) in {UnavailableError, 503, "unavailable"}
+
     assert account.reads == 1
 
-    bare.timeout_ms = None
+
+def _enqueue(db: Database[Any]) -> None:
+    Queue(db).enqueue("noop", {})
+
+
+def _archive(db: Database[Any]) -> None:
+    dead, week = open_tasks(db, DEAD_LETTERS), timedelta(days=7)
+    context = ArchiveContext(tasks=open_tasks(db), dead=dead, clock=ServerClock(db), task_retention=week)
+    archive(context, until=time.monotonic() + 60)
+
+
+@pytest.mark.parametrize("work", [_enqueue, _archive])
+@pytest.mark.parametrize("uri", [NOWHERE, NOBODY])
+def test_one_that_led_to_nobody_is_looked_at_again_after_ten_seconds(
+    account: Account, db: Database[Any], work: Callable[[Database[Any]], None], uri: str
+) -> None:
+    clock = ManualClock()
+    secret = secrets.Secret("tidemill", monotonic=lambda: clock.now().timestamp())
+
+    def run() -> None:
+        with connect(secret.read_uri(), source="", name="test", timeout_sec=0.5, pool=1) as client:
+            work(client[db.name])
+
+    def reads() -> int:
+        with suppress(UnavailableError, ArchiveError):
+            secrets.with_current_secret(run, secret=secret, reset=lambda: None)
+        return account.reads
+
+    account.keep(uri)
+    before = reads()
     account.tell("old")
-    monkeypatch.setattr(aws, "DOUBT_SEC", 0.0)
-    assert outcome(bare, name) in DONE
-    assert account.reads == 2
+    clock.move(timedelta(seconds=9.9))
+    early = reads()
+    clock.move(timedelta(seconds=0.1))
+    in_time, later = reads(), reads()
+
+    assert (before, early, in_time, later) == (1, 1, 2, 2)
+    secrets.with_current_secret(run, secret=secret, reset=lambda: None)
 
 
 @each_kind
@@ -217,24 +259,36 @@ def test_another_database_that_the_secret_leads_to_gets_its_indexes(
     assert len(list(db.tasks.list_indexes())) > 1
 
 
-def test_whatever_is_made_once_is_forgotten_with_its_client_or_has_none() -> None:
-    made_once = {name for name, one in vars(bootstrap).items() if hasattr(one, "cache_clear")}
-    forgotten = set(re.findall(r"\w+", inspect.getsource(bootstrap._start_over)))
+def test_all_that_is_made_with_a_client_is_made_anew_after_a_reset_and_nothing_else(deployed: Deployed) -> None:
+    aws = {"ARCHIVE_BUCKET": "letters", "EXECUTE_FUNCTION": "executor", "FAILURES_QUEUE_URL": "https://sqs/failures"}
+    deployed.set(AWS_LAMBDA_FUNCTION_NAME="this", **aws)
+    warm = bootstrap.deployment()
+    names = ["queue", "directory", "runtime", "reclaim_context", "archive_context", "admin_context"]
+    made = [getattr(warm, name) for name in names]
+    databases = {role: warm.database(role) for role in bootstrap.CLIENT_LIMITS}
+    kept = (warm.settings, warm.put, warm.waker, warm.failures_queue)
 
-    assert made_once - forgotten == {"chosen", "put", "waker", "_secret"}
+    warm.reset()
+
+    assert [name for name, old in zip(names, made, strict=True) if getattr(warm, name) is old] == []
+    assert [role for role, db in databases.items() if warm.database(role).client is db.client] == []
+    assert None not in kept
+    assert (warm.settings, warm.put, warm.waker, warm.failures_queue) == kept
+    public = {name for name, value in vars(bootstrap.Deployment).items() if isinstance(value, cached_property)}
+    assert {name for name in public if not name.startswith("_")} == set(names)
 
 
-def test_the_helper_of_isolated_tasks_goes_with_the_client(bare: Deployed, account: Account) -> None:
+def test_the_process_pool_of_isolated_tasks_goes_with_the_client(bare: Deployed, account: Account) -> None:
     answered(bare, "execute")
-    nursery = bootstrap._nurseries[-1]
+    before: Any = bootstrap.deployment().runtime.isolation
     account.rotate("new")
     account.tell("new")
     cut(bare)
 
     answered(bare, "execute")
 
-    assert nursery._is_closed
-    assert [one._is_closed for one in bootstrap._nurseries] == [False]
+    after: Any = bootstrap.deployment().runtime.isolation
+    assert (before._is_closed, after._is_closed) == (True, False)
 
 
 def test_no_operation_is_carried_out_twice_for_a_rotation(
@@ -277,7 +331,7 @@ def test_what_is_refused_after_that_is_the_credentials_too(bare: Deployed, accou
     """Once a server has refused them, the driver looks for another one, and finds none in time."""
     bare.set(MONGODB_SECRET_ARN=None, MONGODB_URI=account.uri("wrong"))
     bare.timeout_ms = 500
-    db = bootstrap.database("archive")
+    db = bootstrap.deployment().connect("archive")
 
     for _ in range(2):
         with pytest.raises(CredentialsError):

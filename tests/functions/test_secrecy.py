@@ -16,7 +16,9 @@ from moto import mock_aws
 
 from tests.functions.calls import FUNCTIONS, app, request
 from tests.functions.conftest import Deployed
-from tidemill import SettingsError, UnavailableError, bootstrap
+from tidemill import SettingsError, UnavailableError
+from tidemill.aws.lambda_context import get_owner
+from tidemill.bootstrap import deployment
 from tidemill.testing import FakeContext, Mongod
 
 PASSWORD = "S3cr3t"
@@ -77,7 +79,7 @@ def test_a_malformed_uri_is_refused_by_every_function_without_its_text(
 
     assert (answer.status, answer.code) == (503, "unavailable" if "localhost" in uri else "misconfigured")
     assert "MONGODB_URI" in bare.log()[-1]["reason"]
-    assert_silent(answer.text, bare.stdout.getvalue(), *messages, *capfd.readouterr(), repr(bootstrap.chosen()))
+    assert_silent(answer.text, bare.stdout.getvalue(), *messages, *capfd.readouterr(), repr(deployment().settings))
     assert bare.clients == []
 
 
@@ -87,7 +89,7 @@ def test_what_the_driver_warns_of_an_option_holds_no_value(bare: Deployed, optio
 
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        bootstrap.database("enqueue")
+        deployment().connect("enqueue")
 
     assert_silent(*(str(one.message) for one in heard))
 
@@ -147,7 +149,7 @@ def test_a_driver_may_be_quieter_than_that(bare: Deployed, mongod: Mongod) -> No
     driver.setLevel(logging.ERROR)
 
     bare.set(MONGODB_URI=mongod.uri)
-    bootstrap.database("enqueue")
+    deployment().database("enqueue")
 
     assert driver.level == logging.ERROR
     driver.setLevel(before)
@@ -163,7 +165,7 @@ def test_every_line_has_the_id_of_its_own_invocation(deployed: Deployed) -> None
     app("enqueue").lambda_handler(request(body=BODIES["accepted"]), None)
 
     ids = [line.get("request_id") for line in deployed.log()]
-    assert ids == [first.aws_request_id] * 5 + [second.aws_request_id] * 2 + [bootstrap.owner(None)]
+    assert ids == [first.aws_request_id] * 5 + [second.aws_request_id] * 2 + [get_owner(None)]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

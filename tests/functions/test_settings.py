@@ -13,7 +13,9 @@ from pymongo.database import Database
 
 from tests.functions.calls import FUNCTIONS, ROOT, sample
 from tests.functions.conftest import Deployed
-from tidemill import SettingsError, bootstrap
+from tidemill import SettingsError
+from tidemill.aws import lambda_context
+from tidemill.bootstrap import deployment
 from tidemill.errors import UnsupportedServerError
 from tidemill.testing import FakeContext, Mongod
 
@@ -66,7 +68,7 @@ def test_the_handlers_are_imported_without_any_environment(tmp_path: Path) -> No
 def test_no_switch_of_powertools_prints_an_event(tmp_path: Path, mongod: Mongod) -> None:
     switches = dict.fromkeys(("POWERTOOLS_DEV", "POWERTOOLS_LOGGER_LOG_EVENT"), "true")
     levels = {"POWERTOOLS_LOG_LEVEL": "DEBUG", "AWS_LAMBDA_LOG_LEVEL": "DEBUG"}
-    where = {"MONGODB_URI": mongod.uri, "MONGODB_DATABASE": bootstrap.chosen().database}
+    where = {"MONGODB_URI": mongod.uri, "MONGODB_DATABASE": deployment().settings.database}
 
     ended = run(POST, "enqueue", at=tmp_path, event=sample("enqueue_webhook"), **switches, **levels, **where)
 
@@ -123,7 +125,7 @@ def test_everything_malformed_is_named_at_once(bare: Deployed) -> None:
     bare.set(CONCURRENCY="0", BATCH_SIZE="x", MONGODB_URI="mongodb://127.0.0.1/")
 
     with pytest.raises(SettingsError, match=r"CONCURRENCY.*BATCH_SIZE"):
-        bootstrap.chosen()
+        deployment()
 
 
 def test_an_environment_that_was_mended_is_read_again(deployed: Deployed, mongod: Mongod) -> None:
@@ -155,7 +157,7 @@ def test_the_retention_of_the_environment_reaches_the_indexes(deployed: Deployed
 def test_what_is_left_of_an_invocation_comes_from_its_context() -> None:
     context = FakeContext(request_id="r-1")
 
-    assert bootstrap.owner(context) == "r-1"
-    assert bootstrap.remaining(context).total_seconds() == pytest.approx(120, abs=1)
-    assert bootstrap.remaining(None) == bootstrap.LOCAL_LIFE
-    assert bootstrap.owner(None).startswith("local-")
+    assert lambda_context.get_owner(context) == "r-1"
+    assert lambda_context.get_remaining(context).total_seconds() == pytest.approx(120, abs=1)
+    assert lambda_context.get_remaining(None) == lambda_context.LOCAL_LIFETIME
+    assert lambda_context.get_owner(None).startswith("local-")

@@ -24,7 +24,9 @@ def messages(deployed: Deployed) -> list[str]:
 
 
 def knock(db: Database[Any], **fields: Any) -> None:
-    db.control.update_one({"_id": "seats"}, {"$set": {"knocked_at": datetime.now(UTC), **fields}}, upsert=True)
+    db.control.update_one(
+        {"_id": "executor_slots"}, {"$set": {"waiting_since": datetime.now(UTC), **fields}}, upsert=True
+    )
 
 
 # execute
@@ -49,7 +51,7 @@ def test_a_successor_that_cannot_be_summoned_is_warned_of(
 
     deployed.invoke("execute")
 
-    assert messages(deployed) == ["executed", "not_summoned"]
+    assert messages(deployed) == ["executed", "launch_failed"]
     assert deployed.log()[-1]["reason"] == "Lambda refused (AccessDeniedException)"
 
 
@@ -114,7 +116,7 @@ def test_a_dead_executor_is_replaced_where_somebody_was_turned_away(
         deployed.invoke("reclaim", sample("execute_failed"))
 
     assert fake.started() == [(ARN, "backlog")]
-    assert db.control.find_one({"_id": "seats"})["holds"] == []  # type: ignore[index]
+    assert db.control.find_one({"_id": "executor_slots"})["holds"] == []  # type: ignore[index]
 
 
 def test_a_tick_of_reclaim_summons_nobody(deployed: Deployed, db: Database[Any], fake: FakeLambda) -> None:
@@ -123,6 +125,65 @@ def test_a_tick_of_reclaim_summons_nobody(deployed: Deployed, db: Database[Any],
     knock(db)
 
     assert deployed.invoke("reclaim")["reclaimed"] == 1
+    assert fake.invoked == []
+
+
+def dropped(source: str) -> dict[str, Any]:
+    """What Lambda sends of a launch that it never ran: no response, and a request id that nobody knows."""
+    event = sample("execute_failed")
+    event["requestContext"] |= {"condition": "EventAgeExceeded", "approximateInvokeCount": 0}
+    del event["responseContext"], event["responsePayload"]
+    return event | {"requestPayload": {"source": source}}
+
+
+def add_due_task(db: Database[Any]) -> None:
+    db.tasks.insert_one(document(LONG_AGO))
+
+
+@pytest.mark.parametrize("source", ["wake", "backlog"])
+def test_a_launch_that_was_dropped_is_made_up_for_once_where_tasks_are_due(
+    deployed: Deployed, db: Database[Any], fake: FakeLambda, source: str
+) -> None:
+    add_due_task(db)
+
+    report = deployed.invoke("reclaim", dropped(source))
+
+    assert (report["reclaimed"], report["errors"]) == (0, 0)
+    assert fake.started() == [(ARN, "tick")]
+    deployed.invoke("reclaim", dropped("tick"))  # it is dropped as well
+    assert len(fake.started()) == 1
+    assert db.tasks.count_documents({"status": "pending", "attempts": 0}) == 1
+
+
+def test_a_launch_that_was_dropped_is_not_missed_where_nothing_is_due(deployed: Deployed, fake: FakeLambda) -> None:
+    deployed.invoke("reclaim", dropped("backlog"))
+
+    assert fake.invoked == []
+
+
+def test_a_launch_that_was_dropped_is_not_missed_where_an_executor_is_at_work(
+    deployed: Deployed, db: Database[Any], fake: FakeLambda
+) -> None:
+    add_due_task(db)
+    until = datetime.now(UTC) + timedelta(minutes=1)
+    held = {"owner": "another", "execution": "e", "n": 1, "until": until}
+    db.control.update_one({"_id": "executor_slots"}, {"$set": {"holds": [held]}}, upsert=True)
+
+    deployed.invoke("reclaim", dropped("backlog"))
+
+    assert fake.invoked == []
+    [left] = db.control.find_one({"_id": "executor_slots"})["holds"]  # type: ignore[index]
+    assert left["execution"] == "e"
+
+
+def test_an_executor_that_ran_and_held_nothing_is_not_replaced_though_tasks_are_due(
+    deployed: Deployed, db: Database[Any], fake: FakeLambda
+) -> None:
+    """It would fail again at once, and the next one, for ever: its import, say."""
+    add_due_task(db)
+
+    deployed.invoke("reclaim", sample("execute_failed") | {"requestPayload": {"source": "backlog"}})
+
     assert fake.invoked == []
 
 
@@ -147,4 +208,4 @@ def test_a_replacement_that_cannot_be_summoned_fails_no_reclaim(
     fake.does = refusal("TooManyRequestsException")
 
     assert deployed.invoke("reclaim", sample("execute_failed"))["reclaimed"] == 1
-    assert messages(deployed) == ["attempt", "reclaimed", "not_summoned"]
+    assert messages(deployed) == ["attempt", "reclaimed", "launch_failed"]

@@ -10,9 +10,9 @@ from pymongo.database import Database
 from tests.functions.calls import request
 from tests.functions.conftest import Deployed
 from tidemill import Queue
-from tidemill.executor.attempts import is_failure, is_told, line
+from tidemill.executor.report import is_failure, log_fields, should_log
 from tidemill.model import Failed, Failure, Malformed, Succeeded
-from tidemill.settlement import Settlement
+from tidemill.store.outcomes import Settlement
 
 NOOP: dict[str, Any] = {"name": "noop", "payload": {"card_number": "4111"}}
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -83,6 +83,6 @@ def test_of_a_document_that_is_no_task_only_what_is_known_is_said() -> None:
     broken = Malformed(id=7, problem="name is missing", lease=None)
     settlement = Settlement(task=broken, outcome=Failed(failure=failure, reason="malformed"))
 
-    assert (is_failure(settlement), is_told(settlement)) == (True, True)
-    assert line(settlement) == {"task_id": "7", "outcome": "failed", "code": "malformed", "reason": "malformed"}
-    assert not is_told(Settlement(task=broken, outcome=Succeeded(result=None)))
+    assert (is_failure(settlement), should_log(settlement)) == (True, True)
+    assert log_fields(settlement) == {"task_id": "7", "outcome": "failed", "code": "malformed", "reason": "malformed"}
+    assert not should_log(Settlement(task=broken, outcome=Succeeded(result=None)))

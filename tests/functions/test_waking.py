@@ -16,7 +16,8 @@ from tests.functions import wire
 from tests.functions.calls import ROOT, about, request, sample
 from tests.functions.conftest import EXECUTOR, Deployed
 from tests.functions.lambda_api import FakeLambda, lambda_server, refusal
-from tidemill import aws, bootstrap
+from tidemill.aws import launcher
+from tidemill.bootstrap import deployment
 from tidemill.clock import Uptime
 from tidemill.testing import Mongod
 
@@ -33,7 +34,7 @@ for event in json.loads(sys.stdin.read()):
 
 def pass_by(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let so much time pass for the waker, on the clock it is given."""
-    waker = bootstrap.waker()
+    waker = deployment().waker
     assert waker is not None
     before = waker._monotonic
     monkeypatch.setattr(waker, "_monotonic", lambda: before() + seconds)
@@ -125,7 +126,7 @@ def test_a_wake_that_is_refused_fails_no_enqueue_and_is_warned_of_once(
     assert db.tasks.count_documents({"status": "pending"}) == 5
     assert len(fake.invoked) == 1
     [warning] = [line for line in deployed.log() if line["message"] != "accepted"]
-    assert (warning["message"], warning["level"]) == ("not_woken", "WARNING")
+    assert (warning["message"], warning["level"]) == ("wake_failed", "WARNING")
     assert warning["reason"] == f"Lambda refused ({code})"
     assert "S3cr3t" not in deployed.stdout.getvalue()
 
@@ -135,9 +136,9 @@ def test_a_wake_that_hangs_is_left_behind(
 ) -> None:
     release, patience = threading.Event(), []
     fake.does = lambda: (release.wait(30), None)[1]
-    waker = bootstrap.waker()
+    waker = deployment().waker
     assert waker is not None
-    monkeypatch.setattr(waker._summoner, "_wait", lambda _, seconds: patience.append(seconds))
+    monkeypatch.setattr(waker._launcher, "_wait", lambda _, seconds: patience.append(seconds))
 
     answer = deployed.post(NOOP)
     release.set()
@@ -146,7 +147,7 @@ def test_a_wake_that_hangs_is_left_behind(
     [waited] = patience
     assert 0 < waited <= 0.3
     assert [(line["message"], line.get("reason")) for line in deployed.log()][1:] == [
-        ("not_woken", "no answer in time")
+        ("wake_failed", "no answer in time")
     ]
 
 
@@ -154,18 +155,18 @@ def test_a_wake_into_a_black_hole_is_given_up_by_itself(deployed: Deployed, monk
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "none")
     with wire.silence() as address:
-        aws.lambda_client.cache_clear()
+        launcher.lambda_client.cache_clear()
         monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", f"http://{address}")
         monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
         deployed.set(AWS_LAMBDA_FUNCTION_NAME="this", EXECUTE_FUNCTION=EXECUTOR, LINGER_SEC=None)
 
         assert deployed.post(NOOP).status == 202
         for thread in threading.enumerate():
-            if thread.name == "tidemill-summon":
+            if thread.name == "tidemill-launch":
                 thread.join(10)
 
-    aws.lambda_client.cache_clear()
-    assert messages(deployed) == ["accepted", "not_woken"]
+    launcher.lambda_client.cache_clear()
+    assert messages(deployed) == ["accepted", "wake_failed"]
 
 
 def test_a_wake_in_vain_is_made_up_for_by_any_later_request(
@@ -274,11 +275,11 @@ def test_a_container_that_cannot_wake_anybody_starts_all_the_same(
 
 def test_an_hour_in_which_the_container_was_frozen_is_no_quiet_second(deployed: Deployed, fake: FakeLambda) -> None:
     deployed.post(NOOP)
-    waker = bootstrap.waker()
+    waker = deployment().waker
     assert waker is not None
     uptime = waker._monotonic
     assert isinstance(uptime, Uptime)
-    assert waker._summoner._monotonic is uptime
+    assert waker._launcher._monotonic is uptime
     wall, monotonic = uptime._last
     uptime._last = wall - 3600, monotonic  # the wall clock went on, the monotonic one did not
 

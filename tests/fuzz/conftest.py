@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from demo.openapi import document
-from demo.serve.gateway import Gateway
+from localapi.gateway import Gateway
 from tests.functions import calls
+from tests.functions.warm import cool_down
 from tests.fuzz.front import Front
 from tests.fuzz.running import seconds
-from tidemill import bootstrap, control, indexes
+from tidemill import indexes
 from tidemill.clock import ServerClock
+from tidemill.control import task_types
 from tidemill.registry import load
 from tidemill.testing import Mongod
+from tools.openapi import document
 
 
 def pytest_configure() -> None:
@@ -36,21 +38,17 @@ def front(api: Mapping[str, Any], mongod: Mongod, client: MongoClient[dict[str, 
     """The front, behind a gateway, on a database of its own."""
     db = client[f"test_{uuid.uuid4().hex}"]
     indexes.create(db)
-    control.declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())
+    task_types.declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())
     enqueue = calls.app("enqueue")
-    cached = [value for value in vars(bootstrap).values() if hasattr(value, "cache_clear")]
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("MONGODB_URI", mongod.uri)
         environment.setenv("MONGODB_DATABASE", db.name)
         environment.setattr(enqueue.logger, "info", lambda *_, **__: None)  # a line for each would be all one saw
-        for one in cached:
-            one.cache_clear()
+        cool_down()
         front = Front(handler=enqueue.lambda_handler, gateway=Gateway(enqueue.lambda_handler, api), db=db)
         try:
             front.fill()
             yield front
         finally:
-            bootstrap.database("enqueue", timeout_sec=4.0).client.close()
-            for one in cached:
-                one.cache_clear()
+            cool_down()
     client.drop_database(db.name)

@@ -10,10 +10,10 @@ from typing import Any
 from pymongo.database import Database
 from werkzeug.test import Client
 
-from demo.serve.event import key_id
-from demo.serve.gateway import Gateway
+from localapi.event import key_id
+from localapi.gateway import Gateway
 from tests.functions.calls import strict
-from tidemill.gateway.codes import CODES
+from tidemill.http.models import CODES
 
 KEY = "of-the-fuzzer"
 HEADERS = {"x-api-key": KEY}

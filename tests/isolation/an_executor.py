@@ -9,21 +9,20 @@ from __future__ import annotations
 import os
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
-from tests.isolation.runs import Trace, an_order, begin, helper_of
-from tidemill.isolation import Nursery
+from tests.isolation.runs import PATIENT, Trace, a_run_spec, begin, helper_of
+from tidemill.runner.process_pool import ProcessPool
 
 
 def main(kind: str, package: str, *runs: str) -> None:
     """Begin the runs, tell, and wait for the end."""
-    nursery = Nursery(package, begin_within=timedelta(seconds=60))
+    process_pool = ProcessPool(package, start_within=PATIENT, begin_within=PATIENT)
     for name, folder in zip(runs[::2], runs[1::2], strict=True):
         trace = Trace(Path(folder))
-        begin(nursery, an_order(name, {"trace": trace.path}))
+        begin(process_pool, a_run_spec(name, {"trace": trace.path}))
         trace.pids()
-    told = [helper_of(nursery)]
+    told = [helper_of(process_pool)]
     if kind == "forked":
         told.append(os.fork())
     if told[-1] != 0:

@@ -1,4 +1,4 @@
-"""A nursery of hostile functions, shared by all tests that leave it whole, and ways to run them."""
+"""A process pool of hostile functions, shared by all tests that leave it whole, and ways to run them."""
 
 from __future__ import annotations
 
@@ -10,44 +10,42 @@ from pathlib import Path
 
 import pytest
 
-from tests.isolation.runs import PACKAGE, PLAIN, MakeNursery, Package, Run, Trace, runner
-from tidemill.isolation import Nursery
+from tests.isolation.runs import PACKAGE, PATIENT, PLAIN, MakeProcessPool, Package, Run, Trace, runner
+from tidemill.runner.process_pool import ProcessPool
 
 collect_ignore = [] if sys.platform == "linux" else ["test_linux.py"]
 
 
-PATIENT = timedelta(seconds=60)  # where everything runs at once, a process may take its time
-
-
 @pytest.fixture(scope="session")
-def shared() -> Iterator[Nursery]:
-    """A nursery that lives on: no test may hurt it."""
-    with closing(Nursery(PACKAGE, begin_within=PATIENT)) as nursery:
-        yield nursery
+def shared() -> Iterator[ProcessPool]:
+    """A process pool that lives on: no test may hurt it."""
+    with closing(ProcessPool(PACKAGE, start_within=PATIENT, begin_within=PATIENT)) as process_pool:
+        yield process_pool
 
 
 @pytest.fixture(scope="session", params=[PACKAGE, PLAIN], ids=["with the system's help", "without it"])
-def everywhere(request: pytest.FixtureRequest) -> Iterator[Nursery]:
-    """A nursery that lives on, for what has to hold on other systems than Linux, too."""
-    with closing(Nursery(request.param, begin_within=PATIENT)) as nursery:
-        yield nursery
+def everywhere(request: pytest.FixtureRequest) -> Iterator[ProcessPool]:
+    """A process pool that lives on, for what has to hold on other systems than Linux, too."""
+    with closing(ProcessPool(request.param, start_within=PATIENT, begin_within=PATIENT)) as process_pool:
+        yield process_pool
 
 
 @pytest.fixture
-def make_nursery() -> Iterator[MakeNursery]:
-    """Makes nurseries that a test may hurt."""
+def make_process_pool() -> Iterator[MakeProcessPool]:
+    """Makes process pools that a test may hurt."""
     with ExitStack() as stack:
 
-        def make(package: str = PACKAGE, **spans: timedelta) -> Nursery:
-            return stack.enter_context(closing(Nursery(package, **{"begin_within": PATIENT} | spans)))
+        def make(package: str = PACKAGE, **spans: timedelta) -> ProcessPool:
+            usual = {"start_within": PATIENT, "begin_within": PATIENT}
+            return stack.enter_context(closing(ProcessPool(package, **usual | spans)))
 
         yield make
 
 
 @pytest.fixture
-def nursery(make_nursery: MakeNursery) -> Nursery:
-    """A nursery that the test may hurt."""
-    return make_nursery()
+def process_pool(make_process_pool: MakeProcessPool) -> ProcessPool:
+    """A process pool that the test may hurt."""
+    return make_process_pool()
 
 
 @pytest.fixture
@@ -66,8 +64,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
 
 
 @pytest.fixture
-def run(shared: Nursery) -> Run:
-    """Runs a function, by the last part of its name, in the shared nursery."""
+def run(shared: ProcessPool) -> Run:
+    """Runs a function, by the last part of its name, in the shared process pool."""
     return runner(shared)
 
 

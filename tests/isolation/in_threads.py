@@ -11,8 +11,9 @@ import threading
 
 from tests.isolation.sayings import SAYINGS
 from tidemill import TaskContext
-from tidemill.conclusions import Conclusion, Coroutines, conclude
 from tidemill.registry import load
+from tidemill.runner.call import Coroutines, run_function
+from tidemill.runner.results import RunResult
 
 PACKAGE = "tests.isolation.hostile_tasks"
 
@@ -20,14 +21,14 @@ PACKAGE = "tests.isolation.hostile_tasks"
 def main() -> None:
     """Run each in a thread of its own."""
     registry = load(PACKAGE)
-    found: dict[tuple[str, str], Conclusion] = {}
+    found: dict[tuple[str, str], RunResult] = {}
 
     def run(kind: str, what: str) -> None:
         task_type = registry.get(f"hostile.{kind}")
         assert task_type is not None
         ctx = TaskContext(task_id=1, attempt=1, is_last_attempt=False, deadline=float("inf"))
         calls = Coroutines()
-        found[kind, what] = conclude(
+        found[kind, what] = run_function(
             lambda: calls.run_to_end(lambda: task_type.call({"what": what}, ctx)), task_type.rules
         )
 

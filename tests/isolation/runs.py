@@ -11,56 +11,59 @@ from typing import Any, Protocol
 
 from tests.unit.mongod.mongods import alive
 from tests.waiting import eventually
-from tidemill.conclusions import Conclusion
 from tidemill.errors import IsolationError
-from tidemill.isolation import IsolatedRun, Isolation, Nursery
+from tidemill.runner.process_pool import ProcessPool
+from tidemill.runner.process_protocol import IsolatedRunner, RunSpec
+from tidemill.runner.results import Returned, RunResult
 
 PACKAGE = "tests.isolation.hostile_tasks"
 PLAIN = "tests.isolation.plain_tasks"
 LONG = 60.0
 SECOND = timedelta(seconds=1)
+PATIENT = timedelta(seconds=60)
+"""Bounds a hang: on a busy machine a helper may need many seconds to import what it has to."""
 
 
 Package = Callable[[str], str]
 """Makes a package of one module with this source, and returns its name."""
 
 
-class MakeNursery(Protocol):
-    """Makes a nursery that is closed at the end of the test."""
+class MakeProcessPool(Protocol):
+    """Makes a process pool that is closed at the end of the test."""
 
-    def __call__(self, package: str = PACKAGE, **spans: timedelta) -> Nursery: ...
+    def __call__(self, package: str = PACKAGE, **spans: timedelta) -> ProcessPool: ...
 
 
 class Run(Protocol):
-    def __call__(self, name: str, *, timeout: float = LONG, **payload: Any) -> Conclusion: ...
+    def __call__(self, name: str, *, timeout: float = LONG, **payload: Any) -> RunResult: ...
 
 
-def an_order(name: str, payload: dict[str, Any] | None = None, *, timeout: float = LONG, **fields: Any) -> IsolatedRun:
+def a_run_spec(name: str, payload: dict[str, Any] | None = None, *, timeout: float = LONG, **fields: Any) -> RunSpec:
     """The first run of ``hostile.name``, but for *fields*."""
     usual: dict[str, Any] = {"task_id": 1, "attempt": 1, "is_last_attempt": False}
-    return IsolatedRun(
+    return RunSpec(
         name=f"hostile.{name}", payload=payload or {}, timeout=timedelta(seconds=timeout), **(usual | fields)
     )
 
 
-def runner(isolation: Isolation) -> Run:
+def runner(isolation: IsolatedRunner) -> Run:
     """What runs a function by the last part of its name."""
 
-    def run(name: str, *, timeout: float = LONG, **payload: Any) -> Conclusion:
-        return isolation.run(an_order(name, payload, timeout=timeout), cancelled=threading.Event())
+    def run(name: str, *, timeout: float = LONG, **payload: Any) -> RunResult:
+        return isolation.run(a_run_spec(name, payload, timeout=timeout), cancelled=threading.Event())
 
     return run
 
 
-def sooner_or_later(nursery: Nursery, name: str) -> Conclusion:
+def sooner_or_later(process_pool: ProcessPool, name: str) -> RunResult:
     """What comes of the first run that is not too late to begin."""
-    ends: list[Conclusion | BaseException] = []
+    ends: list[RunResult | BaseException] = []
 
     def concludes() -> bool:
-        ends.append(begin(nursery, an_order(name)).end())
+        ends.append(begin(process_pool, a_run_spec(name)).end())
         return not isinstance(ends[-1], IsolationError)
 
-    assert eventually(concludes, within=60)
+    assert eventually(concludes, within=PATIENT.total_seconds())
     assert not isinstance(ends[-1], BaseException)
     return ends[-1]
 
@@ -70,23 +73,23 @@ class Background:
     """A run on a thread: what came of it, once that is known."""
 
     thread: threading.Thread
-    ends: list[Conclusion | BaseException]
+    ends: list[RunResult | BaseException]
 
-    def end(self) -> Conclusion | BaseException:
+    def end(self) -> RunResult | BaseException:
         """Wait for what comes of it."""
-        self.thread.join(30)
+        self.thread.join(PATIENT.total_seconds())
         assert not self.thread.is_alive(), "the run hangs"
         [end] = self.ends
         return end
 
 
-def begin(isolation: Isolation, order: IsolatedRun, *, cancelled: threading.Event | None = None) -> Background:
-    """Run *order* on a thread of its own."""
-    ends: list[Conclusion | BaseException] = []
+def begin(isolation: IsolatedRunner, spec: RunSpec, *, cancelled: threading.Event | None = None) -> Background:
+    """Run *spec* on a thread of its own."""
+    ends: list[RunResult | BaseException] = []
 
     def run() -> None:
         try:
-            ends.append(isolation.run(order, cancelled=cancelled or threading.Event()))
+            ends.append(isolation.run(spec, cancelled=cancelled or threading.Event()))
         except BaseException as error:  # noqa: BLE001 - that is what came of it
             ends.append(error)
 
@@ -111,16 +114,18 @@ class Trace:
 
     def pids(self) -> list[int]:
         """Wait until it is told."""
-        assert eventually(self.is_told, within=20)
+        assert eventually(self.is_told, within=PATIENT.total_seconds())
         return [int(pid) for pid in self._file.read_text().split()]
 
 
 def all_gone(*pids: int) -> bool:
     """Whether none of *pids* runs any more, within a while."""
-    return eventually(lambda: not any(map(alive, pids)), within=10)
+    return eventually(lambda: not any(map(alive, pids)), within=PATIENT.total_seconds())
 
 
-def helper_of(nursery: Nursery) -> int:
-    """The process id of the helper."""
-    assert nursery._helper is not None
-    return nursery._helper.result().pid
+def helper_of(process_pool: ProcessPool) -> int:
+    """The process id of the helper, which is the parent of every function."""
+    end = sooner_or_later(process_pool, "parent")
+    assert isinstance(end, Returned)
+    pid: int = end.result
+    return pid

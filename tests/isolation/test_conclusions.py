@@ -15,24 +15,24 @@ from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 
-from tests.isolation.runs import LONG, Run, an_order, begin
+from tests.isolation.runs import LONG, Run, a_run_spec, begin
 from tests.isolation.sayings import SAYINGS
-from tidemill.conclusions import Conclusion, Raised, Returned
 from tidemill.documents import decode
-from tidemill.isolation import Nursery
+from tidemill.runner.process_pool import ProcessPool
+from tidemill.runner.results import Raised, Returned, RunResult
 
 
 @pytest.fixture(scope="module")
-def in_threads() -> dict[tuple[str, str], Conclusion]:
+def in_threads() -> dict[tuple[str, str], RunResult]:
     command = [sys.executable, "-m", "tests.isolation.in_threads"]
     done = subprocess.run(command, capture_output=True, check=True, timeout=60, env={"PYTHONPATH": ":".join(sys.path)})
-    found: dict[tuple[str, str], Conclusion] = pickle.loads(done.stdout)
+    found: dict[tuple[str, str], RunResult] = pickle.loads(done.stdout)
     return found
 
 
 @pytest.mark.parametrize(("kind", "what"), SAYINGS)
 def test_it_is_concluded_as_in_a_thread(
-    run: Run, in_threads: dict[tuple[str, str], Conclusion], kind: str, what: str
+    run: Run, in_threads: dict[tuple[str, str], RunResult], kind: str, what: str
 ) -> None:
     concluded = run(kind, what=what)
 
@@ -60,21 +60,21 @@ VALUES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
-def test_the_function_gets_the_payload_and_the_id_as_they_were_read(shared: Nursery, value: Any) -> None:
+def test_the_function_gets_the_payload_and_the_id_as_they_were_read(shared: ProcessPool, value: Any) -> None:
     read = decode(RawBSONDocument(bson.encode({"_id": value, "payload": {"first": value, "list": [value, {}]}})))
-    order = an_order("echo", read["payload"], task_id=read["_id"], attempt=3, is_last_attempt=True)
+    spec = a_run_spec("echo", read["payload"], task_id=read["_id"], attempt=3, is_last_attempt=True)
 
-    concluded = begin(shared, order).end()
+    concluded = begin(shared, spec).end()
 
     assert repr(concluded) == repr(
         Returned({"payload": read["payload"], "task_id": read["_id"], "attempt": 3, "is_last": True})
     )
 
 
-def test_a_payload_may_be_as_large_as_a_document(shared: Nursery) -> None:
-    order = an_order("length", {"text": "é" * (8 * 1024**2 - 1000)})
+def test_a_payload_may_be_as_large_as_a_document(shared: ProcessPool) -> None:
+    spec = a_run_spec("length", {"text": "é" * (8 * 1024**2 - 1000)})
 
-    assert begin(shared, order).end() == Returned(8 * 1024**2 - 1000)
+    assert begin(shared, spec).end() == Returned(8 * 1024**2 - 1000)
 
 
 def test_a_payload_with_a_model_is_validated(run: Run) -> None:
@@ -112,10 +112,10 @@ def test_what_is_printed_goes_where_the_executors_prints_go() -> None:
     program = (
         "from datetime import timedelta\n"
         "from tests.isolation.runs import PACKAGE, runner\n"
-        "from tidemill.isolation import Nursery\n"
-        "nursery = Nursery(PACKAGE, begin_within=timedelta(seconds=60))\n"
-        "runner(nursery)('prints', text='said ünï')\n"
-        "nursery.close()\n"
+        "from tidemill.runner.process_pool import ProcessPool\n"
+        "process_pool = ProcessPool(PACKAGE, begin_within=timedelta(seconds=60))\n"
+        "runner(process_pool)('prints', text='said ünï')\n"
+        "process_pool.close()\n"
     )
 
     done = subprocess.run(

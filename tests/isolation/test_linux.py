@@ -8,16 +8,16 @@ import threading
 from pathlib import Path
 
 from tests.isolation.executors import an_executor, kill
-from tests.isolation.runs import Run, Trace, all_gone, an_order, begin, helper_of, runner
+from tests.isolation.runs import Run, Trace, a_run_spec, all_gone, begin, helper_of, runner
 from tests.unit.make import eventually
-from tidemill.conclusions import Crashed, Lost, Raised, Returned
-from tidemill.isolation import Nursery
+from tidemill.runner.process_pool import ProcessPool
+from tidemill.runner.results import Crashed, Lost, Raised, Returned
 
 
-def test_a_child_has_a_process_to_itself_and_nothing_of_the_executors(shared: Nursery) -> None:
-    others = [begin(shared, an_order("naps", {"seconds": 1})) for _ in range(3)]
+def test_a_child_has_a_process_to_itself_and_nothing_of_the_executors(shared: ProcessPool) -> None:
+    others = [begin(shared, a_run_spec("naps", {"seconds": 1})) for _ in range(3)]
 
-    end = begin(shared, an_order("inspects")).end()
+    end = begin(shared, a_run_spec("inspects")).end()
 
     assert [other.end() for other in others] == [Returned(1.0)] * 3
     assert isinstance(end, Returned)
@@ -31,7 +31,7 @@ def test_a_child_has_a_process_to_itself_and_nothing_of_the_executors(shared: Nu
     assert [file.partition(":")[0] for fd, file in found["files"].items() if int(fd) > 2] == ["socket"]
 
 
-def test_the_helper_has_one_thread_and_no_connection(shared: Nursery) -> None:
+def test_the_helper_has_one_thread_and_no_connection(shared: ProcessPool) -> None:
     runner(shared)("noop")
     helper = helper_of(shared)
 
@@ -46,10 +46,10 @@ def lines(file: str) -> list[str]:
     return table.read_text().splitlines()[1:] if table.exists() else []
 
 
-def test_two_hundred_runs_leave_no_process_no_file_and_no_thread(nursery: Nursery) -> None:
-    run = runner(nursery)
+def test_two_hundred_runs_leave_no_process_no_file_and_no_thread(process_pool: ProcessPool) -> None:
+    run = runner(process_pool)
     run("noop")
-    before = held(nursery)
+    before = held(process_pool)
 
     for _ in range(50):
         run("noop")
@@ -58,12 +58,12 @@ def test_two_hundred_runs_leave_no_process_no_file_and_no_thread(nursery: Nurser
         run("signal", number=int(signal.SIGKILL))
 
     # The helper may have been about to let go of something when it was looked at first.
-    assert eventually(lambda: all(now <= then for now, then in zip(held(nursery), before, strict=True)))
+    assert eventually(lambda: all(now <= then for now, then in zip(held(process_pool), before, strict=True)))
 
 
-def held(nursery: Nursery) -> tuple[int, int, int, int]:
+def held(process_pool: ProcessPool) -> tuple[int, int, int, int]:
     """Open files here and in the helper, its children, dead ones included, and threads."""
-    helper = helper_of(nursery)
+    helper = helper_of(process_pool)
     mine, its = (len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in (os.getpid(), helper))
     return mine, its, len(children(helper)), threading.active_count()
 
@@ -79,9 +79,9 @@ def test_what_left_the_group_of_a_function_is_found_and_killed(run: Run, trace: 
     assert all_gone(*trace.pids())
 
 
-def test_what_left_the_group_of_a_function_is_spared_while_that_runs(shared: Nursery, trace: Trace) -> None:
+def test_what_left_the_group_of_a_function_is_spared_while_that_runs(shared: ProcessPool, trace: Trace) -> None:
     cancelled = threading.Event()
-    running = begin(shared, an_order("leaves_orphan", {"trace": trace.path}), cancelled=cancelled)
+    running = begin(shared, a_run_spec("leaves_orphan", {"trace": trace.path}), cancelled=cancelled)
     _, orphan = trace.pids()
 
     for _ in range(3):
@@ -112,16 +112,16 @@ def test_a_function_kills_itself_and_its_children_where_its_executor_is_gone(tmp
         assert all_gone(*executor.functions)
 
 
-def test_a_helper_that_lost_its_guard_is_replaced(nursery: Nursery, trace: Trace) -> None:
-    running = begin(nursery, an_order("children", {"trace": trace.path}))
+def test_a_helper_that_lost_its_guard_is_replaced(process_pool: ProcessPool, trace: Trace) -> None:
+    running = begin(process_pool, a_run_spec("children", {"trace": trace.path}))
     pids = trace.pids()
-    first = helper_of(nursery)
+    first = helper_of(process_pool)
 
     kill(children(first)[0])
 
     assert isinstance(running.end(), Lost)
     assert all_gone(first, *pids)
-    assert runner(nursery)("noop") == Returned(None)
+    assert runner(process_pool)("noop") == Returned(None)
 
 
 def test_a_signal_without_a_name_is_told_by_its_number(run: Run) -> None:

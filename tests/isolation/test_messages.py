@@ -10,11 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.isolation.runs import an_order
-from tidemill.conclusions import Raised, Returned, Snoozing
-from tidemill.isolation.frames import Frames, GarbledError
-from tidemill.isolation.wire import answer_document, answer_of, order_document, order_of
+from tests.isolation.runs import a_run_spec
 from tidemill.model import Failure
+from tidemill.runner.process_protocol import (
+    Frames,
+    GarbledError,
+    decode_answer,
+    decode_run_spec,
+    encode_answer,
+    encode_run_spec,
+)
+from tidemill.runner.results import Raised, Returned, SnoozeRequested
 
 LIMIT = 1000
 
@@ -69,10 +75,10 @@ def over_the_wire(message: dict[str, Any]) -> dict[str, Any]:
     return arrived
 
 
-def test_an_order_arrives_as_it_was_given() -> None:
-    order = an_order("noop", {"a": {"b": [1]}}, timeout=0.25, task_id={"x": 1}, attempt=7, is_last_attempt=True)
+def test_a_run_spec_arrives_as_it_was_given() -> None:
+    spec = a_run_spec("noop", {"a": {"b": [1]}}, timeout=0.25, task_id={"x": 1}, attempt=7, is_last_attempt=True)
 
-    assert order_of(over_the_wire(order_document(order))) == order
+    assert decode_run_spec(over_the_wire(encode_run_spec(spec))) == spec
 
 
 FAILURE = Failure(message="no", code="x", retryable=False, retry_after=timedelta(days=1, microseconds=1))
@@ -85,14 +91,14 @@ FAILURE = Failure(message="no", code="x", retryable=False, retry_after=timedelta
         Returned({"returned": 1, "raised": 2}),
         Raised(Failure(message="", code="")),
         Raised(FAILURE),
-        Snoozing(timedelta.max),
-        Snoozing(timedelta(microseconds=-1)),
-        Snoozing(datetime.max.replace(tzinfo=UTC)),
-        Snoozing(datetime(2031, 7, 1, 0, 0, 0, 1, tzinfo=UTC)),
+        SnoozeRequested(timedelta.max),
+        SnoozeRequested(timedelta(microseconds=-1)),
+        SnoozeRequested(datetime.max.replace(tzinfo=UTC)),
+        SnoozeRequested(datetime(2031, 7, 1, 0, 0, 0, 1, tzinfo=UTC)),
     ],
 )
-def test_an_answer_arrives_as_it_was_given(answer: Returned | Raised | Snoozing) -> None:
-    assert answer_of(over_the_wire(answer_document(answer))) == answer
+def test_an_answer_arrives_as_it_was_given(answer: Returned | Raised | SnoozeRequested) -> None:
+    assert decode_answer(over_the_wire(encode_answer(answer))) == answer
 
 
 @pytest.mark.parametrize(
@@ -110,4 +116,4 @@ def test_an_answer_arrives_as_it_was_given(answer: Returned | Raised | Snoozing)
     ],
 )
 def test_what_is_no_answer_is_none(message: dict[str, Any]) -> None:
-    assert answer_of(message) is None
+    assert decode_answer(message) is None

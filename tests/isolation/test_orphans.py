@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.isolation.executors import Executor, an_executor, kill
-from tests.isolation.runs import PACKAGE, PLAIN, Trace, all_gone, an_order, begin, helper_of, runner
+from tests.isolation.runs import PACKAGE, PLAIN, Trace, a_run_spec, all_gone, begin, helper_of, runner
 from tests.unit.mongod.mongods import alive
 from tidemill import TaskTimeoutError
-from tidemill.conclusions import Crashed, Returned
-from tidemill.isolation import Nursery
+from tidemill.runner.process_pool import ProcessPool
+from tidemill.runner.results import Crashed, Returned
 
 FUNCTIONS = ["sleep", "ignores", "holds_gil", "regex", "stops", "children"]
 
@@ -58,18 +58,18 @@ def test_the_pipe_of_a_killed_executor_is_let_go(tmp_path: Path) -> None:
         assert executor.output.read() == b""  # at the end, when nobody has it any more
 
 
-def test_closing_ends_what_runs_and_the_helper(nursery: Nursery, trace: Trace) -> None:
-    running = begin(nursery, an_order("children", {"trace": trace.path}))
-    pids = trace.pids()
+def test_closing_ends_what_runs_and_the_helper(process_pool: ProcessPool, trace: Trace) -> None:
+    running = begin(process_pool, a_run_spec("children", {"trace": trace.path}))
+    pids = [helper_of(process_pool), *trace.pids()]
 
-    nursery.close()
+    process_pool.close()
 
     assert isinstance(running.end(), Crashed)
-    assert all_gone(helper_of(nursery), *pids)
+    assert all_gone(*pids)
 
 
-def test_a_run_whose_thread_is_interrupted_leaves_nothing(shared: Nursery, trace: Trace) -> None:
-    running = begin(shared, an_order("children", {"trace": trace.path}))
+def test_a_run_whose_thread_is_interrupted_leaves_nothing(shared: ProcessPool, trace: Trace) -> None:
+    running = begin(shared, a_run_spec("children", {"trace": trace.path}))
     pids = trace.pids()
 
     thread = ctypes.c_ulong(running.thread.ident or 0)

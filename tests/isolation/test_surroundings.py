@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.isolation.runs import Run, Trace, an_order, begin, runner
-from tidemill.conclusions import Crashed, Raised, Returned
-from tidemill.isolation import Nursery
+from tests.isolation.runs import Run, Trace, a_run_spec, begin, runner
+from tidemill.runner.process_pool import ProcessPool
+from tidemill.runner.results import Crashed, Raised, Returned
 
 NO_SEMAPHORES = """
 import _multiprocessing, sys
@@ -46,7 +46,7 @@ def test_what_a_function_changes_the_executor_does_not_see(run: Run) -> None:
 
 
 def test_a_helper_starts_where_the_executor_was_though_that_is_in_a_directory_that_is_gone(
-    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    process_pool: ProcessPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = str(Path.cwd())
     gone = tmp_path / "gone"
@@ -54,17 +54,19 @@ def test_a_helper_starts_where_the_executor_was_though_that_is_in_a_directory_th
     monkeypatch.chdir(gone)
     gone.rmdir()
 
-    concluded = runner(nursery)("looks")
+    concluded = runner(process_pool)("looks")
 
     assert isinstance(concluded, Returned)
     assert concluded.result["folder"] == here
 
 
-def test_signals_that_the_executor_ignores_have_their_usual_effect_on_a_function(nursery: Nursery) -> None:
+def test_signals_that_the_executor_ignores_have_their_usual_effect_on_a_function(process_pool: ProcessPool) -> None:
     ignored = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        assert runner(nursery)("signal", number=int(signal.SIGTERM)) == Crashed("its process was killed by SIGTERM")
-        interrupted = runner(nursery)("signal", number=int(signal.SIGINT))
+        assert runner(process_pool)("signal", number=int(signal.SIGTERM)) == Crashed(
+            "its process was killed by SIGTERM"
+        )
+        interrupted = runner(process_pool)("signal", number=int(signal.SIGINT))
     finally:
         for number, handler in ignored.items():
             signal.signal(number, handler)
@@ -73,12 +75,12 @@ def test_signals_that_the_executor_ignores_have_their_usual_effect_on_a_function
     assert interrupted.failure.code == "KeyboardInterrupt"
 
 
-def test_it_works_where_sockets_have_a_timeout_by_default(nursery: Nursery, trace: Trace) -> None:  # F53
+def test_it_works_where_sockets_have_a_timeout_by_default(process_pool: ProcessPool, trace: Trace) -> None:  # F53
     cancelled = threading.Event()
     socket.setdefaulttimeout(0.001)
     try:
-        assert runner(nursery)("length", text="x" * 10**6) == Returned(10**6)
-        running = begin(nursery, an_order("waits", {"trace": trace.path}), cancelled=cancelled)
+        assert runner(process_pool)("length", text="x" * 10**6) == Returned(10**6)
+        running = begin(process_pool, a_run_spec("waits", {"trace": trace.path}), cancelled=cancelled)
         trace.pids()
         cancelled.set()
         assert running.end() == Returned("stopped")
@@ -87,20 +89,20 @@ def test_it_works_where_sockets_have_a_timeout_by_default(nursery: Nursery, trac
 
 
 def test_it_works_where_there_are_no_semaphores(
-    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    process_pool: ProcessPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(NO_SEMAPHORES)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # for the helper; in this process:
     for name in ("_multiprocessing", "multiprocessing.synchronize"):
         monkeypatch.setitem(sys.modules, name, None)
-    run = runner(nursery)
+    run = runner(process_pool)
 
     refused = run("locks")
 
     assert isinstance(refused, Raised)
     assert refused.failure.code == "ModuleNotFoundError"
     assert run("echo", a=1) == Returned({"payload": {"a": 1}, "task_id": 1, "attempt": 1, "is_last": False})
-    together = [begin(nursery, an_order("naps", {"seconds": 0.1})) for _ in range(4)]
+    together = [begin(process_pool, a_run_spec("naps", {"seconds": 0.1})) for _ in range(4)]
     assert [one.end() for one in together] == [Returned(0.1)] * 4
 
 
@@ -110,12 +112,12 @@ def test_nothing_printed_gets_into_a_socket_where_the_standard_files_are_closed(
         "from datetime import timedelta\n"
         "from pathlib import Path\n"
         "from tests.isolation.runs import PACKAGE, runner\n"
-        "from tidemill.isolation import Nursery\n"
-        "nursery = Nursery(PACKAGE, begin_within=timedelta(seconds=60))\n"
-        "run = runner(nursery)\n"
+        "from tidemill.runner.process_pool import ProcessPool\n"
+        "process_pool = ProcessPool(PACKAGE, begin_within=timedelta(seconds=60))\n"
+        "run = runner(process_pool)\n"
         "ends = [run('writes', text='garbage' * 100), run('noop')]\n"
         f"Path({str(told)!r}).write_text(repr(ends))\n"
-        "nursery.close()\n"
+        "process_pool.close()\n"
     )
     environment = {"PYTHONPATH": ":".join(sys.path)}
 
@@ -126,7 +128,9 @@ def test_nothing_printed_gets_into_a_socket_where_the_standard_files_are_closed(
 
 
 @pytest.mark.parametrize("ids", [("c", "t"), (None, None)])
-def test_a_function_is_told_the_ids_of_who_enqueued_it(nursery: Nursery, ids: tuple[str | None, str | None]) -> None:
-    order = an_order("tells_who_asked", correlation_id=ids[0], traceparent=ids[1])
+def test_a_function_is_told_the_ids_of_who_enqueued_it(
+    process_pool: ProcessPool, ids: tuple[str | None, str | None]
+) -> None:
+    spec = a_run_spec("tells_who_asked", correlation_id=ids[0], traceparent=ids[1])
 
-    assert nursery.run(order, cancelled=threading.Event()) == Returned(list(ids))
+    assert process_pool.run(spec, cancelled=threading.Event()) == Returned(list(ids))

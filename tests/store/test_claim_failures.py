@@ -13,8 +13,9 @@ from tests.builders import add, claim, document, lease, stored, whole
 from tests.faults import failing
 from tests.functions.conftest import Watch
 from tidemill import UnavailableError
-from tidemill.store import Tasks, claims, open_tasks, settles
-from tidemill.store.scans import Scan
+from tidemill.store import claims, settle
+from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.scan import Scan
 from tidemill.testing import Mongod
 
 NOT_WRITABLE_PRIMARY = 10107
@@ -108,7 +109,7 @@ def test_a_stamp_that_was_never_read_back_is_given_back_by_its_token(tasks: Task
 
     with failing(mine, "find", times=4, closeConnection=True):
         taken = claims.take(mine, ids[1:], lease=held, now=now)
-    given_back = settles.release_unseen(mine, owner="A", tokens=[held.token], started=[ids[1]], now=now)
+    given_back = settle.release_unconfirmed(mine, owner="A", tokens=[held.token], started=[ids[1]], now=now)
 
     assert (taken.tasks, taken.unresolved, given_back) == ((), True, 3)
     assert [stored(tasks, one)["status"] for one in ids] == ["processing", "processing", *["pending"] * 3]

@@ -15,10 +15,11 @@ from tests.builders import MINUTE, add, claim, claim_one, document, lease, store
 from tests.commands import Commands
 from tidemill import MissingIndexError
 from tidemill.model import LANES, Lane, Malformed, TaskId
-from tidemill.store import Tasks, claims, open_tasks, settles
-from tidemill.store.scans import FIRST_WIDTH, Scan
+from tidemill.store import claims, settle
+from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.scan import FIRST_CONTENDED_WIDTH, Scan
 from tidemill.testing import Mongod
-from tidemill.testing.chance import Longest
+from tidemill.testing.clock import LongestJitter
 
 SECOND = timedelta(seconds=1)
 
@@ -125,7 +126,7 @@ def test_a_scan_goes_on_behind_what_it_took(tasks: Tasks, now: datetime) -> None
 def test_what_comes_up_behind_a_scan_is_seen_by_a_full_look(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now) for _ in range(3)])
     first = claims.claim(tasks, _fresh(), limit=3, lease=lease(now), now=now, rng=random.Random(1))
-    settles.release(tasks, whole(first.tasks)[:1], now=now)
+    settle.release(tasks, whole(first.tasks)[:1], now=now)
     [urgent] = add(tasks, [document(now, priority=9)])
 
     behind = claims.claim(tasks, first.scan, limit=3, lease=lease(now), now=now, rng=random.Random(1))
@@ -139,16 +140,16 @@ def test_a_claimer_that_comes_too_late_looks_in_a_wider_window(
     tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(tasks, [document(now) for _ in range(100)])
-    stale = claims.due_keys(tasks, _fresh(), limit=10, now=now)
+    stale = claims.find_due_keys(tasks, _fresh(), limit=10, now=now)
     claims.take(tasks, [key["_id"] for key in stale[:6]], lease=lease(now, owner="quicker"), now=now)
     with monkeypatch.context() as patched:
-        patched.setattr(claims, "due_keys", lambda *_, **__: stale)
+        patched.setattr(claims, "find_due_keys", lambda *_, **__: stale)
         late = claims.claim(tasks, _fresh(), limit=10, lease=lease(now), now=now, rng=random.Random(1))
 
-    free = [key["_id"] for key in claims.due_keys(tasks, late.scan, limit=100, now=now)]
+    free = [key["_id"] for key in claims.find_due_keys(tasks, late.scan, limit=100, now=now)]
     spread = claims.claim(tasks, late.scan, limit=10, lease=lease(now), now=now, rng=random.Random(1))
 
-    assert (len(late.tasks), late.lost, late.scan.width) == (4, 6, FIRST_WIDTH)
+    assert (len(late.tasks), late.lost, late.scan.width) == (4, 6, FIRST_CONTENDED_WIDTH)
     assert len(spread.tasks) == 10
     assert spread.scan.passed
     taken = [task.id for task in spread.tasks]
@@ -181,7 +182,7 @@ def test_a_leap_beyond_the_last_task_is_shortened_until_it_finds_one(
         add(tasks, [document(now) for _ in range(count)])
         counter.names.clear()
 
-        found = claims.claim(tasks, _wide(128), limit=10, lease=lease(now), now=now, rng=Longest())
+        found = claims.claim(tasks, _wide(128), limit=10, lease=lease(now), now=now, rng=LongestJitter())
         commands = list(counter.names)
 
     assert found.tasks
@@ -199,7 +200,7 @@ def test_a_claimer_that_is_alone_takes_all_in_order(tasks: Tasks, now: datetime)
     ids = add(tasks, [document(now) for _ in range(100)])
     scan, taken = _fresh(), list[Any]()
 
-    while (found := claims.claim(tasks, scan, limit=10, lease=lease(now), now=now, rng=Longest())).tasks:
+    while (found := claims.claim(tasks, scan, limit=10, lease=lease(now), now=now, rng=LongestJitter())).tasks:
         taken += [task.id for task in found.tasks]
         scan = found.scan
 
@@ -290,7 +291,7 @@ def test_the_queues_are_those_of_pending_tasks(tasks: Tasks, now: datetime) -> N
         [document(now, queue="eu"), document(now), document(now, queue="us", status="done"), {"status": "pending"}],
     )
 
-    assert sorted(claims.queues(tasks), key=str) == [None, "default", "eu"]
+    assert sorted(claims.list_queues(tasks), key=str) == [None, "default", "eu"]
 
 
 def test_the_head_of_each_queue_is_its_first_pending_task_due_or_not(tasks: Tasks, now: datetime) -> None:
@@ -298,7 +299,7 @@ def test_the_head_of_each_queue_is_its_first_pending_task_due_or_not(tasks: Task
     retry = document(now, queue="eu", lane="retry", priority=9)
     add(tasks, [document(now), first, document(now, lane="retry", priority=9), retry, {"status": "pending"}])
 
-    heads = {head.pop("queue"): head for head in claims.heads(tasks)}
+    heads = {head.pop("queue"): head for head in claims.list_heads(tasks)}
 
     assert heads["default"] == {name: first[name] for name in ("_id", "lane", "priority", "due_at")}
     assert heads["eu"] == {name: retry[name] for name in ("_id", "lane", "priority", "due_at")}
@@ -310,7 +311,7 @@ def test_what_comes_first_is_told_with_its_key(tasks: Tasks, now: datetime) -> N
     add(tasks, [later, urgent, document(now, queue="us", due_at=now + MINUTE)])
 
     def first(queue: str, *without: TaskId) -> dict[str, Any] | None:
-        return claims.first_due(tasks, [queue], lanes=LANES, without=without, now=now)
+        return claims.find_first_due(tasks, [queue], lanes=LANES, without=without, now=now)
 
     key = {name: urgent[name] for name in ("_id", "queue", "lane", "priority", "due_at")}
     assert first("eu") == key
@@ -328,7 +329,7 @@ def test_a_claim_of_a_part_of_what_it_saw_has_not_emptied_the_lane(tasks: Tasks,
 
 
 def _wide(width: float) -> Scan:
-    return Scan(queue="default", lanes=("fresh",), width=width, beaten=True)
+    return Scan(queue="default", lanes=("fresh",), width=width, was_contended=True)
 
 
 def _fresh(lane: Lane = "fresh") -> Scan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -12,27 +13,31 @@ import pytest
 from pymongo.database import Database
 
 from tests.conftest import T0
-from tidemill.control import Holder, hold, let_go
+from tidemill.control.semaphores import PermitOwner, acquire, release_all
 
 MINUTE = timedelta(minutes=1)
+SEQ = itertools.count(1)
 
 
 def ask(db: Database[Any], owner: str, wanted: int, *, held: int = 0, limit: int = 5, now: datetime = T0) -> int:
-    return hold(
+    """Acquire permits with the next number, and return how many were granted beside the held ones."""
+    number = acquire(
         db,
         "it",
-        Holder(owner=owner, execution=f"{owner}-1"),
+        PermitOwner(owner=owner, execution=f"{owner}-1"),
+        seq=next(SEQ),
         held=held,
         wanted=wanted,
         limit=limit,
         until=now + MINUTE,
         now=now,
     )
+    return number - held
 
 
 def held(db: Database[Any]) -> dict[str, int]:
     document = db["control"].find_one({"_id": "it"}) or {"holds": []}
-    return {one["owner"]: one["n"] for one in document["holds"]}
+    return {one["owner"]: one["n"] for one in document["holds"] if one["n"]}
 
 
 def test_what_is_free_is_granted_and_no_more(db: Database[Any]) -> None:
@@ -80,7 +85,7 @@ def test_what_a_dead_owner_held_is_free(db: Database[Any]) -> None:
     ask(db, "A", 3)
     ask(db, "B", 2)
 
-    let_go(db, "A")
+    release_all(db, "A")
 
     assert held(db) == {"B": 2}
 
@@ -112,12 +117,12 @@ def test_many_who_ask_in_the_same_instant_get_the_limit_together(db: Database[An
 
 
 def test_two_executions_of_one_owner_hold_side_by_side(db: Database[Any]) -> None:
-    options = {"held": 0, "limit": 5, "until": T0 + MINUTE, "now": T0}
+    options = {"seq": 1, "held": 0, "limit": 5, "until": T0 + MINUTE, "now": T0}
 
-    granted = [hold(db, "it", Holder(owner="A", execution=one), wanted=3, **options) for one in ("1", "2")]  # type: ignore[arg-type]
+    granted = [acquire(db, "it", PermitOwner(owner="A", execution=one), wanted=3, **options) for one in ("1", "2")]  # type: ignore[arg-type]
 
     assert granted == [3, 2]
-    let_go(db, "A")
+    release_all(db, "A")
     assert held(db) == {}
 
 
@@ -131,10 +136,10 @@ def test_an_element_edited_into_nonsense_is_dropped(db: Database[Any], odd: obje
 
     assert ask(db, "A", 3) == 3
     assert held(db) == {"A": 3}
-    let_go(db, "B")
+    release_all(db, "B")
 
 
 def test_letting_go_of_nonsense_is_no_error(db: Database[Any]) -> None:
     db["control"].insert_one({"_id": "it", "holds": {"owner": "A"}})
 
-    let_go(db, "A")
+    release_all(db, "A")

@@ -13,15 +13,15 @@ from bson.datetime_ms import DatetimeMS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.documents import FORGIVING
-from tidemill.store import ids
+from tidemill.documents import LENIENT_OPTIONS
+from tidemill.store import tasks
 
 AN_ID = ObjectId("6b0a99c7baf140d0cc3848ad")
 
 
 def stored(value: Any) -> Any:
     """The id as it comes back from a document."""
-    return bson.decode(bson.encode({"_id": value}), FORGIVING)["_id"]
+    return bson.decode(bson.encode({"_id": value}), LENIENT_OPTIONS)["_id"]
 
 
 @pytest.mark.parametrize(
@@ -38,15 +38,15 @@ def stored(value: Any) -> Any:
 def test_as_it_is_shown_and_exactly_an_id_is_meant(value: Any) -> None:
     task_id = stored(value)
 
-    for text in (ids.shown(task_id), ids.exactly(task_id)):
-        assert bson.encode({"_id": task_id}) in [bson.encode({"_id": one}) for one in ids.meant(text)]
+    for text in (tasks.format_id(task_id), tasks.id_as_json(task_id)):
+        assert bson.encode({"_id": task_id}) in [bson.encode({"_id": one}) for one in tasks.parse_id(text)]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_stands_for_itself_first(text: str) -> None:
-    assert ids.shown(text) == text
-    assert ids.meant(text)[0] == text
-    assert text in ids.meant(ids.exactly(text))
+    assert tasks.format_id(text) == text
+    assert tasks.parse_id(text)[0] == text
+    assert text in tasks.parse_id(tasks.id_as_json(text))
 
 
 @pytest.mark.parametrize(
@@ -72,4 +72,4 @@ def test_any_text_stands_for_itself_first(text: str) -> None:
     ],
 )
 def test_what_can_be_no_id_is_nothing_but_text(text: str, others: list[Any]) -> None:
-    assert list(ids.meant(text)) == [text, *others]
+    assert list(tasks.parse_id(text)) == [text, *others]

@@ -17,26 +17,29 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from tests.builders import add, document, lease, whole
+from tests.builders import add, document, fill, lease, whole
 from tests.faults import failing
-from tidemill import dead_letters, indexes
-from tidemill.dead_letters import LetterId, exporting, keeping, moving, redriving
-from tidemill.dead_letters.which import Which
+from tidemill import indexes
+from tidemill.dead_letters import archive_writes, export, redrive_writes
+from tidemill.dead_letters import queries as letter_lookups
+from tidemill.dead_letters.documents import DeadLetterId
+from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.dead_letters.purge import purge
 from tidemill.documents import DEAD_LETTERS
-from tidemill.enqueueing import known_occurrence
+from tidemill.enqueue.recurring import find_occurrence
 from tidemill.errors import RetentionError
 from tidemill.model import Malformed, Succeeded, Task
-from tidemill.purge import purge
-from tidemill.requests import Occurrence
-from tidemill.settlement import Settlement
-from tidemill.store import Tasks, claims, intake, lookups, losses, open_tasks, settles, sweeps
-from tidemill.store.scans import Scan, advanced
+from tidemill.requests.events import Occurrence
+from tidemill.store import claims, recovery, settle, tasks, writes
+from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.outcomes import Settlement
+from tidemill.store.scan import Scan, advance_scan
 
 KEPT = indexes.Retention()
 
 
 def test_indexes_are_made_once_and_named(db: Database[Any]) -> None:
-    assert indexes.missing(db) == ()
+    assert indexes.find_missing(db) == ()
     indexes.create(db, retention=KEPT)
     assert {index.name for index in indexes.INDEXES if index.collection == "tasks"} == set(
         db["tasks"].index_information()
@@ -47,18 +50,18 @@ def test_missing_indexes_are_made_while_there_are_few_tasks(db: Database[Any]) -
     db["tasks"].drop_index("leases")
 
     assert indexes.maintain(db, retention=KEPT) == ()
-    assert indexes.missing(db) == ()
+    assert indexes.find_missing(db) == ()
 
 
+@pytest.mark.parametrize(("count", "missing"), [(100_000, []), (100_001, ["leases"])])
 def test_missing_indexes_are_reported_where_there_are_many_tasks(
-    db: Database[Any], monkeypatch: pytest.MonkeyPatch, now: datetime
+    db: Database[Any], count: int, missing: list[str]
 ) -> None:
-    monkeypatch.setattr(indexes, "SMALL", 1)
-    add(open_tasks(db), [document(now), document(now)])
+    fill(db["tasks"], count)
     db["tasks"].drop_index("leases")
 
-    assert [index.name for index in indexes.maintain(db, retention=KEPT)] == ["leases"]
-    assert [index.name for index in indexes.missing(db)] == ["leases"]
+    assert [index.name for index in indexes.maintain(db, retention=KEPT)] == missing
+    assert [index.name for index in indexes.find_missing(db)] == missing
 
 
 @pytest.mark.parametrize(
@@ -75,11 +78,11 @@ def test_an_index_that_an_earlier_release_made_otherwise_is_replaced(
 ) -> None:
     db[collection].drop_index(name)
     db[collection].create_index(keys, name=name, **options)
-    assert [(index.collection, index.name) for index in indexes.missing(db)] == [(collection, name)]
+    assert [(index.collection, index.name) for index in indexes.find_missing(db)] == [(collection, name)]
 
     assert indexes.maintain(db, retention=KEPT) == ()
 
-    assert indexes.missing(db) == ()
+    assert indexes.find_missing(db) == ()
     assert db[collection].index_information()[name].get("expireAfterSeconds") != 60
 
 
@@ -88,14 +91,11 @@ def test_an_index_of_our_name_and_another_kind_is_replaced(db: Database[Any]) ->
     db[DEAD_LETTERS].create_index([("queue", "hashed")], name="export")
 
     assert indexes.maintain(db, retention=KEPT) == ()
-    assert indexes.missing(db) == ()
+    assert indexes.find_missing(db) == ()
 
 
-def test_a_changed_retention_holds_for_an_index_that_is_left_to_be_replaced(
-    db: Database[Any], monkeypatch: pytest.MonkeyPatch, now: datetime
-) -> None:
-    monkeypatch.setattr(indexes, "SMALL", 1)
-    add(open_tasks(db), [document(now), document(now)])
+def test_a_changed_retention_holds_for_an_index_that_is_left_to_be_replaced(db: Database[Any]) -> None:
+    fill(db["tasks"], 100_001)
     db["tasks"].drop_index("retention")
     db["tasks"].create_index("retain_from", name="retention", expireAfterSeconds=60)
 
@@ -105,16 +105,13 @@ def test_a_changed_retention_holds_for_an_index_that_is_left_to_be_replaced(
     assert db["tasks"].index_information()["retention"]["expireAfterSeconds"] == 86400
 
 
-def test_a_collection_is_small_or_large_by_itself(
-    db: Database[Any], monkeypatch: pytest.MonkeyPatch, now: datetime
-) -> None:
-    monkeypatch.setattr(indexes, "SMALL", 1)
-    add(open_tasks(db), [document(now), document(now)])
+def test_a_collection_is_small_or_large_by_itself(db: Database[Any]) -> None:
+    fill(db["tasks"], 100_001)
     db["tasks"].drop_index("leases")
     db[DEAD_LETTERS].drop_index("groups")
 
     assert [index.name for index in indexes.maintain(db, retention=KEPT)] == ["leases"]
-    assert [index.name for index in indexes.missing(db)] == ["leases"]
+    assert [index.name for index in indexes.find_missing(db)] == ["leases"]
 
 
 def test_an_index_that_cannot_be_made_keeps_no_other_away(client: MongoClient[Any], now: datetime) -> None:
@@ -124,7 +121,7 @@ def test_an_index_that_cannot_be_made_keeps_no_other_away(client: MongoClient[An
     with pytest.raises(OperationFailure):
         indexes.create(db, retention=KEPT)
 
-    assert [index.name for index in indexes.missing(db)] == ["key"]
+    assert [index.name for index in indexes.find_missing(db)] == ["key"]
 
 
 def test_a_changed_retention_holds_for_indexes_that_are_there(db: Database[Any]) -> None:
@@ -144,7 +141,7 @@ def test_a_retention_that_may_not_be_changed_keeps_no_index_from_being_made(mine
     with failing(mine, "collMod", times=2, errorCode=13), pytest.raises(RetentionError, match="collMod"):
         indexes.maintain(db, retention=shorter)
 
-    assert indexes.missing(db) == ()
+    assert indexes.find_missing(db) == ()
     assert db[DEAD_LETTERS].index_information()["retention"]["expireAfterSeconds"] == 86400
 
 
@@ -172,82 +169,89 @@ class _Given:
 OCCURRENCE = Occurrence(schedule="daily", at=datetime(2026, 7, 1, 6, tzinfo=UTC))
 LETTER = {"task": 7, "redrives": 0}
 OPERATIONS: dict[str, Callable[[_Given], object]] = {
-    "queues": lambda on: claims.queues(on.tasks),
-    "heads": lambda on: claims.heads(on.tasks),
-    "due_keys": lambda on: claims.due_keys(on.tasks, _scan(), limit=5, now=on.now),
-    "due_keys after": lambda on: claims.due_keys(on.tasks, _after(on.tasks, on.now), limit=5, now=on.now),
+    "queues": lambda on: claims.list_queues(on.tasks),
+    "heads": lambda on: claims.list_heads(on.tasks),
+    "due_keys": lambda on: claims.find_due_keys(on.tasks, _scan(), limit=5, now=on.now),
+    "due_keys after": lambda on: claims.find_due_keys(on.tasks, _after(on.tasks, on.now), limit=5, now=on.now),
     "take": lambda on: claims.take(on.tasks, [on.held[0].id], lease=lease(on.now), now=on.now),
     "claim": lambda on: claims.claim(on.tasks, _scan(), limit=5, lease=lease(on.now), now=on.now, rng=random.Random(1)),
-    "settle": lambda on: settles.settle(
+    "settle": lambda on: settle.settle(
         on.tasks, [Settlement(task=on.held[0], outcome=Succeeded(result=1))], now=on.now
     ),
-    "settle again": lambda on: settles.settle(
+    "settle again": lambda on: settle.settle(
         on.tasks, [Settlement(task=on.held[9], outcome=Succeeded(result=1))] * 2, now=on.now
     ),
-    "release": lambda on: settles.release(on.tasks, on.held[1:2], now=on.now),
-    "release of two claims": lambda on: settles.release(
+    "release": lambda on: settle.release(on.tasks, on.held[1:2], now=on.now),
+    "release of two claims": lambda on: settle.release(
         on.tasks, [on.held[1], replace(on.held[4], lease=lease(on.now))], now=on.now
     ),
-    "release_unseen": lambda on: settles.release_unseen(on.tasks, owner="A", tokens=["t"], started=[], now=on.now),
-    "extend": lambda on: settles.extend(on.tasks, on.held[2:3], until=on.now),
-    "get": lambda on: lookups.get(on.tasks, on.held[0].id),
-    "cancel": lambda on: lookups.cancel(on.tasks, on.held[3].id, now=on.now),
-    "asked_to_stop": lambda on: lookups.asked_to_stop(on.tasks, "A"),
-    "next_due": lambda on: lookups.next_due(on.tasks, now=on.now, until=on.now + timedelta(seconds=10), limit=5),
-    "expired_leases": lambda on: losses.expired_leases(on.tasks, before=on.now, limit=5),
-    "leaseless": lambda on: losses.leaseless(on.tasks, limit=5),
-    "held_by": lambda on: losses.held_by(on.tasks, "nobody", limit=5),
-    "strays": lambda on: sweeps.strays(on.tasks, limit=5),
-    "adopt": lambda on: sweeps.adopt(on.tasks, [(on.held[0].id, {"lane": "fresh"})]),
-    "quarantine": lambda on: sweeps.quarantine(
+    "release_unseen": lambda on: settle.release_unconfirmed(on.tasks, owner="A", tokens=["t"], started=[], now=on.now),
+    "extend": lambda on: settle.extend(on.tasks, on.held[2:3], until=on.now),
+    "get": lambda on: tasks.get(on.tasks, on.held[0].id),
+    "cancel": lambda on: tasks.cancel(on.tasks, on.held[3].id, now=on.now),
+    "asked_to_stop": lambda on: tasks.find_cancel_requested(on.tasks, "A"),
+    "next_due": lambda on: tasks.find_next_due(on.tasks, now=on.now, until=on.now + timedelta(seconds=10), limit=5),
+    "expired_leases": lambda on: recovery.find_expired_leases(on.tasks, before=on.now, limit=5),
+    "leaseless": lambda on: recovery.find_leaseless(on.tasks, limit=5),
+    "held_by": lambda on: recovery.find_leased_by(on.tasks, "nobody", limit=5),
+    "strays": lambda on: recovery.find_unclaimable(on.tasks, limit=5),
+    "adopt": lambda on: recovery.adopt(on.tasks, [(on.held[0].id, {"lane": "fresh"})]),
+    "quarantine": lambda on: recovery.quarantine(
         on.tasks, Malformed(id=on.held[0].id, problem="x", lease=None), now=on.now
     ),
-    "expired": lambda on: sweeps.expired(on.tasks, now=on.now, limit=5),
-    "expire": lambda on: sweeps.expire(on.tasks, [on.held[0].id], now=on.now),
-    "add_once": lambda on: intake.add_once(on.tasks, document(on.now, idempotency_key="key-7")),
-    "held": lambda on: intake.held(on.tasks, ["key-7", "key-8", "nobody's"]),
-    "add_in_order": lambda on: intake.add_in_order(on.tasks, [document(on.now, _id=on.held[0].id)]),
-    "known_occurrence": lambda on: known_occurrence(on.tasks, OCCURRENCE, count=1),
-    "retry_now": lambda on: lookups.retry_now(on.tasks, on.held[0].id, now=on.now),
-    "failed": lambda on: list(moving.failed(on.tasks, limit=5, now=on.now)),
-    "remove": lambda on: moving.remove(on.tasks, [_raw({"_id": on.held[0].id})]),
-    "put off moving": lambda on: moving.put_off(on.tasks, [(_raw({"_id": on.held[0].id}), "x")], now=on.now),
-    "bury a repeated one": lambda on: moving.bury(_dead(on), [_letter()]),
-    "close_earlier": lambda on: moving.close_earlier(_dead(on), [_raw({"_id": LETTER | {"redrives": 1}})], now=on.now),
-    "keep_unexported": lambda on: keeping.keep_unexported(_dead(on)),
-    "letter": lambda on: dead_letters.lookups.letter(_dead(on), LetterId(task=7, redrives=0)),
-    "deaths": lambda on: dead_letters.lookups.deaths(_dead(on), 7, limit=5),
-    "newest_open": lambda on: dead_letters.lookups.newest_open(_dead(on), 7),
-    "has_fingerprint": lambda on: dead_letters.lookups.has_fingerprint(_dead(on), "a"),
-    "unexported": lambda on: next(exporting.unexported(_dead(on), limit=5, batch=5, now=on.now)),
+    "expired": lambda on: recovery.find_expired(on.tasks, now=on.now, limit=5),
+    "expire": lambda on: recovery.expire(on.tasks, [on.held[0].id], now=on.now),
+    "add_once": lambda on: writes.insert_once(on.tasks, document(on.now, idempotency_key="key-7")),
+    "held": lambda on: writes.find_key_holders(on.tasks, ["key-7", "key-8", "nobody's"]),
+    "add_in_order": lambda on: writes.insert_in_order(on.tasks, [document(on.now, _id=on.held[0].id)]),
+    "known_occurrence": lambda on: find_occurrence(on.tasks, OCCURRENCE, count=1),
+    "retry_now": lambda on: tasks.retry_now(on.tasks, on.held[0].id, now=on.now),
+    "failed": lambda on: list(archive_writes.find_failed(on.tasks, limit=5, now=on.now)),
+    "remove": lambda on: archive_writes.delete_tasks(on.tasks, [_raw({"_id": on.held[0].id})]),
+    "put off moving": lambda on: archive_writes.postpone_move(
+        on.tasks, [(_raw({"_id": on.held[0].id}), "x")], now=on.now
+    ),
+    "bury a repeated one": lambda on: archive_writes.insert_dead_letters(_dead(on), [_letter()]),
+    "close_earlier": lambda on: archive_writes.close_earlier(
+        _dead(on), [_raw({"_id": LETTER | {"redrives": 1}})], now=on.now
+    ),
+    "keep_unexported": lambda on: archive_writes.keep_unexported(_dead(on)),
+    "letter": lambda on: letter_lookups.find_dead_letter(_dead(on), DeadLetterId(task=7, redrives=0)),
+    "deaths": lambda on: letter_lookups.find_of_task(_dead(on), 7, limit=5),
+    "newest_open": lambda on: letter_lookups.find_newest_open(_dead(on), 7),
+    "has_fingerprint": lambda on: letter_lookups.has_fingerprint(_dead(on), "a"),
+    "unexported": lambda on: next(export.find_unexported(_dead(on), limit=5, batch=5, now=on.now)),
     "unexported, newest first": lambda on: next(
-        exporting.unexported(_dead(on), limit=5, batch=5, now=on.now, newest_first=True)
+        export.find_unexported(_dead(on), limit=5, batch=5, now=on.now, newest_first=True)
     ),
-    "count_unexported": lambda on: exporting.count_unexported(_dead(on), limit=5),
-    "mark_exported": lambda on: exporting.mark_exported(_dead(on), [_letter()], now=on.now),
-    "put off exporting": lambda on: exporting.put_off(_dead(on), [(_letter(), "x")], now=on.now),
-    "bodies": lambda on: redriving.bodies(_dead(on), [LETTER]),
-    "alive": lambda on: redriving.alive(on.tasks, [on.held[0].id]),
-    "holders": lambda on: redriving.holders(on.tasks, ["key-7", "nobody's"]),
-    "died_since": lambda on: redriving.died_since(_dead(on), [(7, 0), (8, 0)]),
+    "count_unexported": lambda on: export.count_unexported(_dead(on), limit=5),
+    "mark_exported": lambda on: export.mark_exported(_dead(on), [_letter()], now=on.now),
+    "put off exporting": lambda on: export.postpone_export(_dead(on), [(_letter(), "x")], now=on.now),
+    "bodies": lambda on: redrive_writes.read_bodies(_dead(on), [LETTER]),
+    "alive": lambda on: redrive_writes.find_existing(on.tasks, [on.held[0].id]),
+    "holders": lambda on: redrive_writes.find_key_owners(on.tasks, ["key-7", "nobody's"]),
+    "died_since": lambda on: redrive_writes.find_later_failures(_dead(on), [(7, 0), (8, 0)]),
     "cut_short": lambda on: list(
-        redriving.cut_short(_dead(on), before=on.now, after=on.now + timedelta(seconds=1), limit=5)
+        redrive_writes.find_interrupted(_dead(on), before=on.now, after=on.now + timedelta(seconds=1), limit=5)
     ),
-    "mark": lambda on: redriving.mark(
-        _dead(on), [redriving.Mark(id=LETTER, due_at=on.now, drops_expiry=False, former=None)], token="t", now=on.now
+    "mark": lambda on: redrive_writes.mark(
+        _dead(on),
+        [redrive_writes.Mark(id=LETTER, due_at=on.now, drops_expiry=False, former=None)],
+        token="t",
+        now=on.now,
     ),
-    "standing": lambda on: redriving.standing(_dead(on), [LETTER]),
-    "close": lambda on: redriving.close(_dead(on), [(LETTER, None)], now=on.now),
-    "take_back": lambda on: redriving.take_back(_dead(on), [(LETTER, None)]),
+    "standing": lambda on: redrive_writes.find_open_tokens(_dead(on), [LETTER]),
+    "close": lambda on: redrive_writes.close(_dead(on), [(LETTER, None)], now=on.now),
+    "take_back": lambda on: redrive_writes.remove_marks(_dead(on), [(LETTER, None)]),
     "purge": lambda on: purge(
         _dead(on),
-        Which(ids=(LetterId(task=7, redrives=0),)),
+        DeadLetterFilter(ids=(DeadLetterId(task=7, redrives=0),)),
         limit=5,
         dry_run=False,
         now=on.now,
         until=math.inf,
     ),
-    "latest": lambda on: dead_letters.latest(open_tasks(on.tasks.database, DEAD_LETTERS), on.held[0].id),
+    "latest": lambda on: letter_lookups.find_latest(open_tasks(on.tasks.database, DEAD_LETTERS), on.held[0].id),
 }
 
 
@@ -290,13 +294,13 @@ def _scan() -> Scan:
 
 
 def _after(tasks: Tasks, now: datetime) -> Scan:
-    return advanced(_scan(), claims.due_keys(tasks, _scan(), limit=5, now=now))
+    return advance_scan(_scan(), claims.find_due_keys(tasks, _scan(), limit=5, now=now))
 
 
 def test_dead_letters_are_found_by_a_range_of_their_id(dead: Tasks, now: datetime) -> None:
     add(dead, [document(now, _id={"task": n, "redrives": r}, status="failed") for n in (1, 2) for r in (0, 1, 2)])
 
-    found = dead_letters.latest(dead, 1)
+    found = letter_lookups.find_latest(dead, 1)
 
     assert found is not None
     assert found.id == 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from pymongo.client_session import ClientSession
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
@@ -15,15 +17,16 @@ from tests.builders import add, document, stored
 from tests.faults import failing
 from tidemill import MissingIndexError, Queue, UnavailableError
 from tidemill.errors import RefusedError
-from tidemill.store import Tasks, intake, transactions
-from tidemill.store.transactions import has_transactions
+from tidemill.store import writes
+from tidemill.store.connection import Tasks
+from tidemill.store.writes import has_transactions
 from tidemill.testing import Mongod
 
 
 @pytest.mark.parametrize("how", [{"closeConnection": True}, {"errorCode": 10107}])
 def test_an_insert_that_fails_once_is_one_task(tasks: Tasks, mine: Tasks, now: datetime, how: dict[str, Any]) -> None:
     with failing(mine, "insert", **how):
-        intake.add(mine, document(now))
+        writes.insert_task(mine, document(now))
 
     assert tasks.count_documents({}) == 1
 
@@ -35,21 +38,21 @@ def test_an_insert_whose_confirmation_is_lost_is_an_error_and_a_repeat_of_it_one
     unconfirmed = {"code": 64, "errmsg": "waiting for replication timed out"}
 
     with failing(mine, "insert", writeConcernError=unconfirmed), pytest.raises(UnavailableError):
-        intake.add(mine, wanted)
+        writes.insert_task(mine, wanted)
 
     assert tasks.count_documents({}) == 1
 
 
 def test_an_insert_that_keeps_failing_is_unavailable(tasks: Tasks, mine: Tasks, now: datetime) -> None:
     with failing(mine, "insert", times=10, closeConnection=True), pytest.raises(UnavailableError):
-        intake.add(mine, document(now))
+        writes.insert_task(mine, document(now))
 
     assert tasks.count_documents({}) == 0
 
 
 def test_a_key_gives_the_task_that_holds_it_and_changes_nothing(tasks: Tasks, now: datetime) -> None:
-    first = intake.add_once(tasks, document(now, idempotency_key="k", payload={"n": 1}))
-    second = intake.add_once(tasks, document(now, idempotency_key="k", payload={"n": 2}, priority=9))
+    first = writes.insert_once(tasks, document(now, idempotency_key="k", payload={"n": 1}))
+    second = writes.insert_once(tasks, document(now, idempotency_key="k", payload={"n": 2}, priority=9))
 
     assert first["_id"] == second["_id"]
     assert tasks.count_documents({}) == 1
@@ -61,11 +64,11 @@ def test_where_mongodb_minds_names_in_payloads_a_key_is_held_by_a_plain_insert(
 ) -> None:
     wanted = document(now, idempotency_key="k", payload={"$x": 1})
     with failing(mine, "findAndModify", errorCode=52):
-        first = intake.add_once(mine, wanted)
+        first = writes.insert_once(mine, wanted)
     with failing(mine, "findAndModify", errorCode=52):
-        second = intake.add_once(mine, document(now, idempotency_key="k", payload={"$x": 2}))
+        second = writes.insert_once(mine, document(now, idempotency_key="k", payload={"$x": 2}))
     with failing(mine, "findAndModify", errorCode=121), pytest.raises(RefusedError):
-        intake.add_once(mine, document(now, idempotency_key="k2"))
+        writes.insert_once(mine, document(now, idempotency_key="k2"))
 
     assert (first["_id"], dict(first["payload"])) == (wanted["_id"], {"$x": 1})
     assert second["_id"] == wanted["_id"]
@@ -74,7 +77,7 @@ def test_where_mongodb_minds_names_in_payloads_a_key_is_held_by_a_plain_insert(
 
 def test_twenty_at_once_with_one_key_are_one_task(tasks: Tasks, now: datetime) -> None:
     with ThreadPoolExecutor(20) as pool:
-        ids = list(pool.map(lambda _: intake.add_once(tasks, document(now, idempotency_key="k"))["_id"], range(20)))
+        ids = list(pool.map(lambda _: writes.insert_once(tasks, document(now, idempotency_key="k"))["_id"], range(20)))
 
     assert len(set(ids)) == 1
     assert tasks.count_documents({}) == 1
@@ -82,7 +85,7 @@ def test_twenty_at_once_with_one_key_are_one_task(tasks: Tasks, now: datetime) -
 
 def test_a_keyed_insert_that_fails_once_is_one_task(tasks: Tasks, mine: Tasks, now: datetime) -> None:
     with failing(mine, "findAndModify", closeConnection=True):
-        intake.add_once(mine, document(now, idempotency_key="k"))
+        writes.insert_once(mine, document(now, idempotency_key="k"))
 
     assert tasks.count_documents({}) == 1
 
@@ -90,7 +93,7 @@ def test_a_keyed_insert_that_fails_once_is_one_task(tasks: Tasks, mine: Tasks, n
 def test_payloads_with_operators_and_dots_in_their_keys_are_stored_as_they_are(tasks: Tasks, now: datetime) -> None:
     payload = {"user.email": "a", "$gt": "", "a": {"$where": "1"}, "": 1}
 
-    found = intake.add_once(tasks, document(now, idempotency_key="k", payload=payload))
+    found = writes.insert_once(tasks, document(now, idempotency_key="k", payload=payload))
 
     assert stored(tasks, found["_id"])["payload"] == payload
 
@@ -99,7 +102,7 @@ def test_without_its_index_a_key_is_refused(tasks: Tasks, now: datetime) -> None
     tasks.drop_index("key")
 
     with pytest.raises(MissingIndexError, match="tidemill indexes"):
-        intake.add_once(tasks, document(now, idempotency_key="k"))
+        writes.insert_once(tasks, document(now, idempotency_key="k"))
 
 
 def test_tasks_without_a_key_do_not_share_one(tasks: Tasks, now: datetime) -> None:
@@ -115,26 +118,26 @@ def test_in_a_transaction_the_drivers_errors_come_through_but_for_a_missing_inde
     with mine.database.client.start_session() as session:
         session.start_transaction()
         with failing(mine, "findAndModify", errorCode=112), pytest.raises(OperationFailure) as conflict:
-            intake.add_once(mine, wanted, session=session)
+            writes.insert_once(mine, wanted, session=session)
         session.abort_transaction()
         tasks.drop_index("key")
         session.start_transaction()
         with pytest.raises(MissingIndexError):
-            intake.add_once(mine, wanted, session=session)
+            writes.insert_once(mine, wanted, session=session)
 
     assert conflict.value.has_error_label("TransientTransactionError")
 
 
 def test_a_keyed_insert_whose_reply_is_lost_twice_is_tried_once_more(tasks: Tasks, mine: Tasks, now: datetime) -> None:
     with failing(mine, "findAndModify", times=2, closeConnection=True):  # the driver itself repeats once
-        intake.add_once(mine, document(now, idempotency_key="k"))
+        writes.insert_once(mine, document(now, idempotency_key="k"))
 
     assert tasks.count_documents({}) == 1
 
 
 def test_an_insert_whose_reply_is_lost_twice_is_tried_once_more(tasks: Tasks, mine: Tasks, now: datetime) -> None:
     with failing(mine, "insert", times=2, closeConnection=True):
-        intake.add(mine, document(now))
+        writes.insert_task(mine, document(now))
 
     assert tasks.count_documents({}) == 1
 
@@ -147,20 +150,26 @@ def test_whether_a_server_has_transactions_is_asked_where_it_was_never_reached(m
 
 
 def test_a_transaction_is_given_up_where_another_one_stays_in_its_way(
-    db: Database[Any], client: MongoClient[Any], monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks, client: MongoClient[Any], now: datetime
 ) -> None:
-    monkeypatch.setattr(transactions, "MAX_SEC", 0.5)
-    queue, wanted = Queue(db), [{"name": "noop", "payload": {}, "idempotency_key": "k"}]
+    wanted = [document(now, idempotency_key="k")]
+
+    def insert(session: ClientSession) -> None:
+        writes.insert_all(tasks, wanted, session=session)
+
     with client.start_session() as session:
         session.start_transaction()
-        queue.enqueue_many(wanted, session=session)
+        insert(session)
+        started = time.monotonic()
 
         with pytest.raises(UnavailableError):
-            queue.enqueue_many(wanted)
+            writes.run_in_transaction(tasks.database, insert, timeout_sec=0.5)
 
+        assert time.monotonic() - started < 5
         session.abort_transaction()
-    assert db.tasks.count_documents({}) == 0
-    queue.enqueue_many(wanted)
+    assert tasks.count_documents({}) == 0
+    writes.run_in_transaction(tasks.database, insert)
+    assert tasks.count_documents({}) == 1
 
 
 def test_what_a_transaction_of_its_own_refuses_leaves_nothing_whatever_session_was_given(

@@ -12,21 +12,20 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
 from tests.buried import FINGERPRINT, bury, letter
-from tidemill.dead_letters import groups as module
-from tidemill.dead_letters.groups import HOURS, Group, Groups, fingerprints, groups
+from tidemill.dead_letters.queries import TREND_HOURS, Group, GroupLimits, Groups, find_fingerprints, find_groups
 from tidemill.model import Task
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
 
 HOUR = timedelta(hours=1)
 MS = timedelta(milliseconds=1)
 
 
 def found(dead: Tasks, now: datetime, *, limit: int = 20) -> dict[str, Group]:
-    return {one.fingerprint: one for one in groups(dead, limit=limit, now=now).page}
+    return {one.fingerprint: one for one in find_groups(dead, limit=limit, now=now).page}
 
 
 def test_without_dead_letters_there_are_no_groups(dead: Tasks, now: datetime) -> None:
-    assert groups(dead, limit=20, now=now) == Groups(page=(), in_all=0, letters=0, newest_only=None)
+    assert find_groups(dead, limit=20, now=now) == Groups(page=(), in_all=0, letters=0, sampled_newest=None)
 
 
 def test_a_group_has_its_size_and_when_it_was_first_and_last_seen(dead: Tasks, now: datetime) -> None:
@@ -43,7 +42,7 @@ def test_only_open_letters_count(dead: Tasks, now: datetime) -> None:
     bury(dead, [letter(now - hours * HOUR, fingerprint="a", redriven_at=now) for hours in (0, 9)])
     bury(dead, [letter(now, fingerprint="gone", redriven_at=now)])
 
-    every = groups(dead, limit=20, now=now)
+    every = find_groups(dead, limit=20, now=now)
 
     [group] = every.page
     assert (group.fingerprint, group.letters, sum(group.trend)) == ("a", 2, 2)
@@ -56,7 +55,7 @@ def test_the_largest_groups_come_first_and_of_equal_ones_the_newest(dead: Tasks,
         bury(dead, [letter(now - hours * HOUR, fingerprint=name) for _ in range(count)])
 
     assert list(found(dead, now)) == ["large", "b: new", "a: old", "small"]
-    page = groups(dead, limit=2, now=now)
+    page = find_groups(dead, limit=2, now=now)
     assert [one.fingerprint for one in page.page] == ["large", "b: new"]
     assert (page.in_all, page.letters) == (4, 8)
 
@@ -64,13 +63,13 @@ def test_the_largest_groups_come_first_and_of_equal_ones_the_newest(dead: Tasks,
 @pytest.mark.parametrize(
     ("ago", "place"),
     [
-        (timedelta(0), HOURS - 1),
-        (HOUR - MS, HOURS - 1),
-        (HOUR, HOURS - 2),
+        (timedelta(0), TREND_HOURS - 1),
+        (HOUR - MS, TREND_HOURS - 1),
+        (HOUR, TREND_HOURS - 2),
         (24 * HOUR - MS, 0),
         (24 * HOUR, None),
         (90 * HOUR, None),
-        (-5 * HOUR, HOURS - 1),
+        (-5 * HOUR, TREND_HOURS - 1),
     ],
 )
 def test_a_death_is_counted_in_its_hour_of_the_last_24(
@@ -80,7 +79,7 @@ def test_a_death_is_counted_in_its_hour_of_the_last_24(
 
     trend = found(dead, now)["a"].trend
 
-    assert len(trend) == HOURS
+    assert len(trend) == TREND_HOURS
     assert [index for index, count in enumerate(trend) if count] == ([] if place is None else [place])
     assert sum(found(dead, now)["b"].trend) == 0
 
@@ -106,7 +105,7 @@ def test_the_message_of_a_sample_is_bounded(dead: Tasks, now: datetime) -> None:
     error = {"message": "é" * 7_000, "code": "E", "at": now}
     bury(dead, [letter(now, error=error, payload={"x": "y" * 200_000}, result="z" * 200_000)])
 
-    assert len(repr(groups(dead, limit=20, now=now))) < 5_000
+    assert len(repr(find_groups(dead, limit=20, now=now))) < 5_000
 
 
 @pytest.mark.parametrize("value", [None, 7, ["a", "b"], {"a": 1}, Regex("a"), "$fingerprint", ""], ids=repr)
@@ -114,7 +113,7 @@ def test_a_fingerprint_that_a_person_wrote_is_a_group_too(dead: Tasks, now: date
     [task_id] = bury(dead, [letter(now, fingerprint=value)])
     bury(dead, [letter(now, fingerprint="a") for _ in range(3)])
 
-    every = groups(dead, limit=20, now=now)
+    every = find_groups(dead, limit=20, now=now)
 
     assert (every.in_all, every.letters) == (2, 4)
     group = every.page[-1]
@@ -155,7 +154,7 @@ def test_no_letter_is_read_but_the_samples(db: Database[Any], dead: Tasks, now: 
         bury(dead, [letter(now - n * HOUR, fingerprint=name, redriven_at=now if n % 3 else None) for n in range(60)])
     db.command("profile", 2)
 
-    groups(dead, limit=2, now=now)
+    find_groups(dead, limit=2, now=now)
 
     db.command("profile", 0)
     profile = [one for one in db["system.profile"].find({"ns": f"{db.name}.tasks_dlq"}) if "planSummary" in one]
@@ -165,33 +164,27 @@ def test_no_letter_is_read_but_the_samples(db: Database[Any], dead: Tasks, now: 
     assert sum(one["docsExamined"] for one in profile) <= 2
 
 
-@pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more than six letters can be counted, and of more the newest four."""
-    monkeypatch.setattr(module, "MOST", 6)
-    monkeypatch.setattr(module, "NEWEST", 4)
+FEW = GroupLimits(max_counted=6, sampled_newest=4)
 
 
-@pytest.mark.usefixtures("few")
 def test_of_as_many_as_can_be_counted_all_are(dead: Tasks, now: datetime) -> None:
     bury(dead, [letter(now - n * HOUR, fingerprint=name) for n, name in enumerate("aaabbc")])
 
-    every = groups(dead, limit=20, now=now)
+    every = find_groups(dead, limit=20, now=now, limits=FEW)
 
     assert [(one.fingerprint, one.letters) for one in every.page] == [("a", 3), ("b", 2), ("c", 1)]
-    assert (every.newest_only, every.in_all, every.letters) == (None, 3, 6)
+    assert (every.sampled_newest, every.in_all, every.letters) == (None, 3, 6)
 
 
-@pytest.mark.usefixtures("few")
 def test_of_more_than_can_be_counted_the_newest_are_wherever_their_group_stands(dead: Tasks, now: datetime) -> None:
     bury(dead, [letter(now - (90 + n) * HOUR, fingerprint=name) for n, name in enumerate("aaaab")])
     bury(dead, [letter(now - 2 * HOUR, fingerprint=name, redriven_at=at) for name, at in (("y", None), ("y", now))])
     newest = bury(dead, [letter(now - n * HOUR, fingerprint="z") for n in range(2)])
 
-    every = groups(dead, limit=20, now=now)
+    every = find_groups(dead, limit=20, now=now, limits=FEW)
 
     largest, other = every.page
-    assert (every.newest_only, every.in_all, every.letters) == (4, 2, 3)
+    assert (every.sampled_newest, every.in_all, every.letters) == (4, 2, 3)
     assert (largest.fingerprint, largest.letters, largest.trend[-3:]) == ("z", 2, (0, 1, 1))
     assert (largest.first_at, largest.last_at) == (now - HOUR, now)
     assert largest.sample is not None
@@ -199,26 +192,25 @@ def test_of_more_than_can_be_counted_the_newest_are_wherever_their_group_stands(
     assert (other.fingerprint, other.letters, other.trend[-3:]) == ("y", 1, (1, 0, 0))
 
 
-@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("believed", [0, 99])
 def test_a_count_of_the_servers_that_is_out_of_date_misleads_nobody(
     dead: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch, *, believed: int
 ) -> None:
     monkeypatch.setattr(type(dead), "estimated_document_count", lambda _: believed)
     bury(dead, [letter(now, fingerprint=name) for name in "abc"])
-    few = groups(dead, limit=20, now=now)
+    few = find_groups(dead, limit=20, now=now, limits=FEW)
     bury(dead, [letter(now + HOUR, fingerprint="z") for _ in range(4)])
-    many = groups(dead, limit=20, now=now)
+    many = find_groups(dead, limit=20, now=now, limits=FEW)
 
-    assert (few.newest_only, few.letters) == (None, 3)
-    assert (many.newest_only, many.letters) == (4, 4)
+    assert (few.sampled_newest, few.letters) == (None, 3)
+    assert (many.sampled_newest, many.letters) == (4, 4)
     assert [one.fingerprint for one in many.page] == ["z"]
 
 
 def test_the_fingerprints_of_the_newest_letters_are_looked_up(dead: Tasks, now: datetime) -> None:
     bury(dead, [letter(now - n * HOUR, fingerprint=name) for n, name in enumerate(["a", "b", "b", 7, "c"])])
 
-    assert fingerprints(dead, of=4) == {"a", "b"}
+    assert find_fingerprints(dead, of=4) == {"a", "b"}
 
 
 def test_a_letter_whose_text_is_no_utf8_can_be_the_sample(dead: Tasks, now: datetime) -> None:

@@ -15,12 +15,10 @@ from pymongo.database import Database
 from tests.buried import bury, letter
 from tests.ids import shown
 from tidemill import InvalidRequestError
-from tidemill.dead_letters import listing as module
-from tidemill.dead_letters import pages
-from tidemill.dead_letters.listing import listing
-from tidemill.dead_letters.which import Which
+from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.dead_letters.queries import MAX_WALKS, DeadLetterPage, list_dead_letters
 from tidemill.model import Malformed, Task
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
 
 SECOND = timedelta(seconds=1)
 IDS: tuple[Any, ...] = (
@@ -29,18 +27,17 @@ IDS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def short_walks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Walks that a handful of letters is too long for."""
-    monkeypatch.setattr(pages, "WALK", 20)
+def short_page(dead: Tasks, which: DeadLetterFilter, **asked: Any) -> DeadLetterPage:
+    """A page whose walks are too short for a handful of letters."""
+    return list_dead_letters(dead, which, max_examined=20, **asked)
 
 
-def tasks_of(dead: Tasks, which: Which | None = None, *, limit: int = 7, **asked: Any) -> list[Any]:
+def tasks_of(dead: Tasks, which: DeadLetterFilter | None = None, *, limit: int = 7, **asked: Any) -> list[Any]:
     """The ids of the tasks on all pages, in order."""
     found: list[Any] = []
     after: str | None = None
     for _ in range(1_000):
-        page = listing(dead, which or Which(), limit=limit, after=after, **asked)
+        page = short_page(dead, which or DeadLetterFilter(), limit=limit, after=after, **asked)
         found += [one.id.task for one in page.letters]
         after = page.next
         if after is None:
@@ -55,7 +52,7 @@ def test_letters_of_one_instant_are_each_on_one_page(
 ) -> None:
     made = bury(dead, [letter(now, fingerprint="a") for _ in range(50)])
 
-    assert tasks_of(dead, Which(fingerprint=fingerprint), limit=limit) == made[::-1]
+    assert tasks_of(dead, DeadLetterFilter(fingerprint=fingerprint), limit=limit) == made[::-1]
 
 
 @pytest.mark.parametrize("limit", [1, 4, 100])
@@ -67,10 +64,10 @@ def test_the_newest_death_is_first_whatever_its_id_is(dead: Tasks, now: datetime
 
 def test_what_dies_between_two_pages_moves_nothing(dead: Tasks, now: datetime) -> None:
     made = bury(dead, [letter(now - n * SECOND) for n in range(12)])
-    first = listing(dead, Which(), limit=5)
+    first = list_dead_letters(dead, DeadLetterFilter(), limit=5)
     bury(dead, [letter(now + SECOND) for _ in range(7)])
 
-    rest = listing(dead, Which(), limit=50, after=first.next)
+    rest = list_dead_letters(dead, DeadLetterFilter(), limit=50, after=first.next)
 
     assert [one.id.task for one in (*first.letters, *rest.letters)] == made
 
@@ -96,17 +93,17 @@ def test_open_letters_are_listed_or_those_that_went_back(
 @pytest.mark.parametrize(
     ("which", "expected"),
     [
-        (Which(fingerprint="b"), ["b"]),
-        (Which(name="a.c"), ["named"]),
-        (Which(name="(a+)+$"), []),
-        (Which(queue="eu", name="a.c"), []),
-        (Which(queue="eu"), ["eu"]),
-        (Which(fingerprint="a", queue="eu"), ["eu"]),
+        (DeadLetterFilter(fingerprint="b"), ["b"]),
+        (DeadLetterFilter(name="a.c"), ["named"]),
+        (DeadLetterFilter(name="(a+)+$"), []),
+        (DeadLetterFilter(queue="eu", name="a.c"), []),
+        (DeadLetterFilter(queue="eu"), ["eu"]),
+        (DeadLetterFilter(fingerprint="a", queue="eu"), ["eu"]),
     ],
     ids=shown,
 )
 def test_filters_are_taken_to_the_letter_and_together(
-    dead: Tasks, now: datetime, which: Which, expected: list[str]
+    dead: Tasks, now: datetime, which: DeadLetterFilter, expected: list[str]
 ) -> None:
     bury(
         dead, [letter(now, _id="b", fingerprint="b", name="abc"), letter(now, _id="named", fingerprint="a", name="a.c")]
@@ -122,7 +119,7 @@ def test_filters_are_taken_to_the_letter_and_together(
 def test_a_time_range_has_its_beginning_and_not_its_end(dead: Tasks, now: datetime, fingerprint: str | None) -> None:
     bury(dead, [letter(now + n * SECOND, _id=n, fingerprint="a") for n in range(30)])
 
-    which = Which(fingerprint=fingerprint, since=now + 10 * SECOND, until=now + 13 * SECOND)
+    which = DeadLetterFilter(fingerprint=fingerprint, since=now + 10 * SECOND, until=now + 13 * SECOND)
 
     assert tasks_of(dead, which, limit=2) == [12, 11, 10]
 
@@ -131,19 +128,19 @@ def test_a_page_that_took_long_goes_no_further_and_leads_on(dead: Tasks, now: da
     bury(dead, [letter(now, _id="rare", name="rare"), *(letter(now + SECOND) for _ in range(70))])
     seconds = itertools.count()
 
-    late = listing(dead, Which(name="rare"), limit=5, monotonic=lambda: float(next(seconds)))
-    patient = listing(dead, Which(name="rare"), limit=5, monotonic=lambda: 7.0)
+    late = short_page(dead, DeadLetterFilter(name="rare"), limit=5, monotonic=lambda: float(next(seconds)))
+    patient = short_page(dead, DeadLetterFilter(name="rare"), limit=5, monotonic=lambda: 7.0)
 
     assert (late.letters, late.next is None) == ((), False)
     assert [one.id.task for one in patient.letters] == ["rare"]
-    assert tasks_of(dead, Which(name="rare"), monotonic=lambda: float(next(seconds))) == ["rare"]
+    assert tasks_of(dead, DeadLetterFilter(name="rare"), monotonic=lambda: float(next(seconds))) == ["rare"]
 
 
 def test_payloads_results_and_logs_stay_where_they_are(dead: Tasks, now: datetime) -> None:
     log = [{"attempt": 0, "status": "failed", "started_at": now, "duration_ms": 1, "note": "n"}]
     bury(dead, [letter(now, payload={"secret": 1}, result={"secret": 2}, attempt_log=log, archived_at=now)])
 
-    [found] = listing(dead, Which(), limit=1).letters
+    [found] = list_dead_letters(dead, DeadLetterFilter(), limit=1).letters
 
     assert isinstance(found.task, Task)
     assert (found.task.payload, found.task.result, found.task.attempt_log) == ({}, None, ())
@@ -156,7 +153,7 @@ def test_a_page_of_large_letters_is_small(dead: Tasks, now: datetime) -> None:
     bury(dead, [letter(now, payload={"x": large}, result=large, error=error) for _ in range(9)])
     bury(dead, [letter(now) | {name: large} for name in ("reason", "export_error", "name")])
 
-    found = listing(dead, Which(), limit=100)
+    found = list_dead_letters(dead, DeadLetterFilter(), limit=100)
 
     assert len(found.letters) == 12
     assert len(repr(found)) < 30_000
@@ -167,36 +164,40 @@ def test_letters_that_people_wrote_are_listed_among_the_others(dead: Tasks, now:
     dead.insert_one(RawBSONDocument(broken))
     dead.insert_many([{"_id": 7}, {"_id": {"task": 1, "redrives": "x"}, "dead_lettered_at": "yesterday"}])
 
-    found = listing(dead, Which(), limit=20).letters
+    found = list_dead_letters(dead, DeadLetterFilter(), limit=20).letters
 
     assert [isinstance(one.task, Malformed) for one in found] == [False, True, True]
 
 
 @pytest.mark.parametrize("cursor", ["x", "!", "null", "e30", "é"])
 def test_what_no_page_has_named_is_no_cursor(dead: Tasks, cursor: str) -> None:
-    with pytest.raises(InvalidRequestError, match="cursor: is none"):
-        listing(dead, Which(), limit=1, after=cursor)
+    with pytest.raises(InvalidRequestError, match="cursor: invalid"):
+        list_dead_letters(dead, DeadLetterFilter(), limit=1, after=cursor)
 
 
 @pytest.mark.parametrize(
     ("which", "fetched"),
-    [(Which(), 5 + 6), (Which(fingerprint="a"), 5 + 6), (Which(name="rare"), 10 * 20 + 5)],
+    [
+        (DeadLetterFilter(), 5 + 6),
+        (DeadLetterFilter(fingerprint="a"), 5 + 6),
+        (DeadLetterFilter(name="rare"), 10 * 20 + 5),
+    ],
     ids=shown,
 )
 def test_a_page_examines_no_more_than_its_walks_are_long(
-    db: Database[Any], dead: Tasks, now: datetime, which: Which, fetched: int
+    db: Database[Any], dead: Tasks, now: datetime, which: DeadLetterFilter, fetched: int
 ) -> None:
     bury(dead, [letter(now + n * SECOND, fingerprint="a") for n in range(400)])
     db.command("profile", 2)
 
-    listing(dead, which, limit=5)
+    short_page(dead, which, limit=5)
 
     db.command("profile", 0)
     profile = [one for one in db["system.profile"].find({"ns": f"{db.name}.tasks_dlq"}) if "planSummary" in one]
     assert "COLLSCAN" not in {one["planSummary"] for one in profile}
     assert not any(one.get("hasSortStage") for one in profile)
     assert sum(one["docsExamined"] for one in profile) <= fetched
-    assert len(profile) <= 2 * module.LONG_WALK + 1
+    assert len(profile) <= 2 * MAX_WALKS + 1
 
 
 def test_a_letter_whose_time_is_in_a_list_stands_in_nobodys_way(dead: Tasks, now: datetime) -> None:

@@ -14,26 +14,30 @@ from pymongo.database import Database
 from tests.builders import add
 from tests.buried import bury_tasks, failed
 from tests.conftest import T0
-from tidemill.dead_letters import LetterId, pages
-from tidemill.dead_letters.places import place_in, sealed, unsealed
-from tidemill.dead_letters.which import Which
+from tidemill.dead_letters import paging
+from tidemill.dead_letters.documents import DeadLetterId
+from tidemill.dead_letters.paging import DeadLetterFilter, decode_cursor, decode_position, encode_cursor
 from tidemill.documents import decode
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
 
 SECOND = timedelta(seconds=1)
 SHOWN = {"dead_lettered_at": 1}
 
 
-def walked(dead: Tasks, which: Which, *, limit: int, newest_first: bool = False, **options: Any) -> list[Any]:
+def walked(
+    dead: Tasks, which: DeadLetterFilter, *, limit: int, newest_first: bool = False, **options: Any
+) -> list[Any]:
     """The tasks of the letters on all pages, in order; each page goes on where a cursor says."""
     found: list[Any] = []
     after = None
     while True:
-        page = pages.page(dead, which, limit=limit, shown=SHOWN, after=after, newest_first=newest_first, **options)
+        page = paging.read_page(
+            dead, which, limit=limit, shown=SHOWN, after=after, newest_first=newest_first, **options
+        )
         found += [decode(raw)["_id"]["task"] for raw in page.letters]
         if page.behind is None:
             return found
-        after = place_in(unsealed(sealed(page.behind.document())))
+        after = decode_position(decode_cursor(encode_cursor(page.behind.document())))
 
 
 @pytest.fixture
@@ -51,19 +55,18 @@ def fingerprint(dead: Tasks) -> str:
 @pytest.mark.parametrize("limit", [1, 3, 10, 40, 100])
 @pytest.mark.parametrize("walk", [1, 7, 60, 5000])
 def test_every_letter_is_on_one_page_in_order(
-    dead: Tasks, fingerprint: str, monkeypatch: pytest.MonkeyPatch, *, limit: int, walk: int, newest_first: bool
+    dead: Tasks, fingerprint: str, *, limit: int, walk: int, newest_first: bool
 ) -> None:
-    monkeypatch.setattr(pages, "WALK", walk)
     ordered = list(range(40))[:: -1 if newest_first else 1]
 
-    for which in (Which(fingerprint=fingerprint), Which(name="noop")):
-        assert walked(dead, which, limit=limit, newest_first=newest_first) == ordered
+    for which in (DeadLetterFilter(fingerprint=fingerprint), DeadLetterFilter(name="noop")):
+        assert walked(dead, which, limit=limit, newest_first=newest_first, max_examined=walk) == ordered
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize("is_by_fingerprint", [False, True])
 def test_times_are_bounds(dead: Tasks, fingerprint: str, *, newest_first: bool, is_by_fingerprint: bool) -> None:
-    group = Which(fingerprint=fingerprint) if is_by_fingerprint else Which(name="noop")
+    group = DeadLetterFilter(fingerprint=fingerprint) if is_by_fingerprint else DeadLetterFilter(name="noop")
 
     def found(
         *, since: datetime | None = None, until: datetime | None = None, up_to: datetime | None = None
@@ -85,7 +88,9 @@ def test_letters_are_found_by_their_ids(dead: Tasks, *, newest_first: bool) -> N
     tasks = [ObjectId(), "text", 7, {"a": 1}]
     ids = bury_tasks(dead, [failed(T0, _id=one) for one in tasks], at=T0)
     bury_tasks(dead, [failed(T0) for _ in range(5)], at=T0)
-    which = Which(ids=(*ids, LetterId(task="nobody's", redrives=0), LetterId(task="text", redrives=1)))
+    which = DeadLetterFilter(
+        ids=(*ids, DeadLetterId(task="nobody's", redrives=0), DeadLetterId(task="text", redrives=1))
+    )
 
     found = walked(dead, which, limit=2, newest_first=newest_first)
 
@@ -93,11 +98,13 @@ def test_letters_are_found_by_their_ids(dead: Tasks, *, newest_first: bool) -> N
 
 
 def test_a_cursor_behind_the_bounds_leads_to_nothing(dead: Tasks, fingerprint: str) -> None:
-    first = pages.page(dead, Which(fingerprint=fingerprint), limit=30, shown=SHOWN)
+    first = paging.read_page(dead, DeadLetterFilter(fingerprint=fingerprint), limit=30, shown=SHOWN)
 
-    page = pages.page(dead, Which(fingerprint=fingerprint, until=T0), limit=30, shown=SHOWN, after=first.behind)
+    page = paging.read_page(
+        dead, DeadLetterFilter(fingerprint=fingerprint, until=T0), limit=30, shown=SHOWN, after=first.behind
+    )
 
-    assert page == pages.Page(letters=(), behind=None)
+    assert page == paging.Page(letters=(), behind=None)
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
@@ -106,18 +113,19 @@ def test_letters_made_by_hand_have_a_place(dead: Tasks, *, newest_first: bool) -
     add(dead, [{"_id": {"task": n, "redrives": 0}, "dead_lettered_at": value} for n, value in enumerate(odd)])
     add(dead, [{"_id": {"task": 99, "redrives": 0}}])
 
-    assert sorted(walked(dead, Which(), limit=1, newest_first=newest_first)) == [*range(6), 99]
+    assert sorted(walked(dead, DeadLetterFilter(), limit=1, newest_first=newest_first)) == [*range(6), 99]
 
 
 @pytest.mark.parametrize("which", ["fingerprint", "name"])
-def test_a_page_examines_no_more_than_a_walk(
-    db: Database[Any], dead: Tasks, fingerprint: str, monkeypatch: pytest.MonkeyPatch, which: str
-) -> None:
-    monkeypatch.setattr(pages, "WALK", 20)
-    meant = Which(fingerprint=fingerprint, queue="eu") if which == "fingerprint" else Which(name="nobody's")
+def test_a_page_examines_no_more_than_a_walk(db: Database[Any], dead: Tasks, fingerprint: str, which: str) -> None:
+    meant = (
+        DeadLetterFilter(fingerprint=fingerprint, queue="eu")
+        if which == "fingerprint"
+        else DeadLetterFilter(name="nobody's")
+    )
     db.command("profile", 2)
 
-    page = pages.page(dead, meant, limit=5, shown=SHOWN)
+    page = paging.read_page(dead, meant, limit=5, shown=SHOWN, max_examined=20)
 
     db.command("profile", 0)
     profile = [one for one in db["system.profile"].find() if "planSummary" in one]

@@ -6,6 +6,7 @@ import base64
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,8 +21,10 @@ from tests.ids import shown
 from tidemill import InvalidRequestError
 from tidemill.documents import DEAD_LETTERS, decode
 from tidemill.model import Malformed, Status, Task, TaskId
-from tidemill.store import Tasks, gauges, listing, lookups, open_tasks
-from tidemill.store.listing import Page, page
+from tidemill.store import listing
+from tidemill.store import tasks as store_tasks
+from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.listing import Page, PageLimits, read_page
 
 SECOND = timedelta(seconds=1)
 STATUSES: tuple[Status, ...] = ("pending", "processing", "done", "failed", "cancelled")
@@ -37,24 +40,22 @@ IDS: tuple[Any, ...] = (
 A_CURSOR = base64.urlsafe_b64encode(bson.encode({"_id": ObjectId("0" * 24)})).decode().rstrip("=")
 
 
-@pytest.fixture(autouse=True)
-def short_walks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Page bounds that a handful of tasks reaches."""
-    monkeypatch.setattr(listing, "WALK", 20)
-    monkeypatch.setattr(listing, "LONG_WALK", 60)
+SHORT = PageLimits(max_per_walk=20, max_per_page=60)
+"""Limits that a handful of tasks reaches."""
 
 
-@pytest.fixture(params=[True, False], ids=["few", "many"])
-def plan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=[SHORT, replace(SHORT, max_sorted=0)], ids=["few", "many"])
+def plan(request: pytest.FixtureRequest) -> PageLimits:
     """Both plans: an index of the status, and the walk."""
-    monkeypatch.setattr(listing, "MANY", gauges.MANY if request.param else 0)
+    limits: PageLimits = request.param
+    return limits
 
 
-def pages(tasks: Tasks, *, limit: int, **asked: Any) -> Iterator[Page]:
+def pages(tasks: Tasks, *, limit: int, limits: PageLimits = SHORT, **asked: Any) -> Iterator[Page]:
     """Every page, one after the other."""
     after: str | None = None
     for _ in range(1_000):
-        found = page(tasks, limit=limit, after=after, **asked)
+        found = read_page(tasks, limit=limit, limits=limits, after=after, **asked)
         yield found
         after = found.next
         if after is None:
@@ -69,38 +70,39 @@ def ids(tasks: Tasks, *, limit: int, **asked: Any) -> list[TaskId]:
 # Every task once
 
 
-@pytest.mark.usefixtures("plan")
 @pytest.mark.parametrize("limit", [1, 7, 10, 50, 100])
 @pytest.mark.parametrize("asked", [{}, {"status": "pending"}, {"status": "pending", "queue": "default"}], ids=shown)
 def test_tasks_of_one_instant_are_each_on_one_page(
-    tasks: Tasks, now: datetime, limit: int, asked: dict[str, Any]
+    tasks: Tasks, now: datetime, plan: PageLimits, limit: int, asked: dict[str, Any]
 ) -> None:
     made = add(tasks, [document(now) for _ in range(50)])
 
-    assert ids(tasks, limit=limit, **asked) == made[::-1]
+    assert ids(tasks, limit=limit, limits=plan, **asked) == made[::-1]
 
 
-@pytest.mark.usefixtures("plan")
 @pytest.mark.parametrize("asked", [{}, {"status": "pending"}], ids=shown)
-def test_tasks_that_come_between_two_pages_move_nothing(tasks: Tasks, now: datetime, asked: dict[str, Any]) -> None:
+def test_tasks_that_come_between_two_pages_move_nothing(
+    tasks: Tasks, now: datetime, plan: PageLimits, asked: dict[str, Any]
+) -> None:
     made = add(tasks, [document(now) for _ in range(50)])
 
     seen = []
-    for part in pages(tasks, limit=10, **asked):
+    for part in pages(tasks, limit=10, limits=plan, **asked):
         seen += [one.id for one in part.tasks]
         add(tasks, [document(now) for _ in range(5)])
 
     assert seen == made[::-1]
 
 
-@pytest.mark.usefixtures("plan")
 @pytest.mark.parametrize("limit", [1, 4, 100])
 @pytest.mark.parametrize("status", STATUSES)
-def test_ids_of_any_type_are_each_on_one_page(tasks: Tasks, now: datetime, limit: int, status: Status) -> None:
+def test_ids_of_any_type_are_each_on_one_page(
+    tasks: Tasks, now: datetime, plan: PageLimits, limit: int, status: Status
+) -> None:
     add(tasks, [document(now, _id=one, status=status) for one in IDS])
     in_order = [decode(raw)["_id"] for raw in tasks.find({}, {"_id": 1}).sort("_id", -1)]
 
-    found = ids(tasks, limit=limit, status=status)
+    found = ids(tasks, limit=limit, limits=plan, status=status)
 
     assert list(map(shown, found)) == list(map(shown, in_order))
     assert len(found) == len(IDS)
@@ -115,45 +117,46 @@ def test_an_id_that_is_no_text_is_stepped_over_and_ends_no_page(tasks: Tasks, no
 
 
 def test_the_only_page_has_none_behind_it(tasks: Tasks, now: datetime) -> None:
-    assert page(tasks, limit=3) == Page(tasks=(), next=None)
+    assert read_page(tasks, limit=3) == Page(tasks=(), next=None)
 
     add(tasks, [document(now) for _ in range(3)])
 
-    assert page(tasks, limit=3).next is None
-    assert page(tasks, limit=2).next is not None
+    assert read_page(tasks, limit=3).next is None
+    assert read_page(tasks, limit=2).next is not None
 
 
 # Only what was asked for
 
 
-@pytest.mark.usefixtures("plan")
 @pytest.mark.parametrize("status", STATUSES)
-def test_a_status_is_all_that_is_listed(tasks: Tasks, now: datetime, status: Status) -> None:
+def test_a_status_is_all_that_is_listed(tasks: Tasks, now: datetime, plan: PageLimits, status: Status) -> None:
     made = {one: add(tasks, [document(now, status=one) for _ in range(9)]) for one in STATUSES}
 
-    assert ids(tasks, limit=4, status=status) == made[status][::-1]
+    assert ids(tasks, limit=4, limits=plan, status=status) == made[status][::-1]
 
 
-@pytest.mark.usefixtures("plan")
 @pytest.mark.parametrize("status", [None, *STATUSES])
-def test_queue_and_name_are_taken_to_the_letter(tasks: Tasks, now: datetime, status: Status | None) -> None:
+def test_queue_and_name_are_taken_to_the_letter(
+    tasks: Tasks, now: datetime, plan: PageLimits, status: Status | None
+) -> None:
     fields = {} if status is None else {"status": status}
     [dotted] = add(tasks, [document(now, name="a.c", queue="x.z", **fields)])
     add(tasks, [document(now, name=name, queue=queue, **fields) for name, queue in [("abc", "x.z"), ("a.c", "xyz")]])
 
-    assert ids(tasks, limit=9, name="a.c", queue="x.z", status=status) == [dotted]
-    assert ids(tasks, limit=9, name="a", status=status) == []
-    assert ids(tasks, limit=9, name="(a+)+$", status=status) == []
-    assert len(ids(tasks, limit=9, name="a.c", status=status)) == 2
+    assert ids(tasks, limit=9, limits=plan, name="a.c", queue="x.z", status=status) == [dotted]
+    assert ids(tasks, limit=9, limits=plan, name="a", status=status) == []
+    assert ids(tasks, limit=9, limits=plan, name="(a+)+$", status=status) == []
+    assert len(ids(tasks, limit=9, limits=plan, name="a.c", status=status)) == 2
 
 
-@pytest.mark.usefixtures("plan")
 @pytest.mark.parametrize("asked", [{"queue": {"$gt": ""}}, {"name": {"$ne": None}}], ids=shown)
-def test_what_looks_like_an_operator_is_a_value(tasks: Tasks, now: datetime, asked: dict[str, Any]) -> None:
+def test_what_looks_like_an_operator_is_a_value(
+    tasks: Tasks, now: datetime, plan: PageLimits, asked: dict[str, Any]
+) -> None:
     add(tasks, [document(now)])
 
-    assert ids(tasks, limit=9, **asked) == []
-    assert ids(tasks, limit=9, status="pending", **asked) == []
+    assert ids(tasks, limit=9, limits=plan, **asked) == []
+    assert ids(tasks, limit=9, limits=plan, status="pending", **asked) == []
 
 
 def test_a_page_of_a_rare_kind_may_be_empty_and_leads_on(tasks: Tasks, now: datetime) -> None:
@@ -181,7 +184,7 @@ def test_what_changes_while_a_page_is_made_is_shown_only_where_it_still_matches(
     tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [gone, changed, kept] = add(tasks, [document(now) for _ in range(3)])
-    look = listing._sorted
+    look = listing._sort_by_id
 
     def slow(*args: Any, **options: Any) -> Any:
         found = look(*args, **options)
@@ -189,9 +192,9 @@ def test_what_changes_while_a_page_is_made_is_shown_only_where_it_still_matches(
         tasks.update_one({"_id": changed}, {"$set": {"status": "done"}})
         return found
 
-    monkeypatch.setattr(listing, "_sorted", slow)
+    monkeypatch.setattr(listing, "_sort_by_id", slow)
 
-    assert [one.id for one in page(tasks, limit=3, status="pending").tasks] == [kept]
+    assert [one.id for one in read_page(tasks, limit=3, status="pending").tasks] == [kept]
 
 
 # What is shown
@@ -201,7 +204,7 @@ def test_payloads_results_and_logs_stay_where_they_are(tasks: Tasks, now: dateti
     log = [{"attempt": 0, "status": "failed", "started_at": now, "duration_ms": 1, "note": "n"}]
     add(tasks, [document(now, payload={"secret": 1}, result={"secret": 2}, attempt_log=log, status="done")])
 
-    [task] = page(tasks, limit=1).tasks
+    [task] = read_page(tasks, limit=1).tasks
 
     assert isinstance(task, Task)
     assert (task.payload, task.result, task.attempt_log) == ({}, None, ())
@@ -222,9 +225,9 @@ def test_all_other_fields_are_those_of_the_task(tasks: Tasks, now: datetime) -> 
     )  # fmt: skip
     claim(tasks, now, lane="retry")
 
-    [listed] = page(tasks, limit=1).tasks
+    [listed] = read_page(tasks, limit=1).tasks
 
-    assert listed == lookups.get(tasks, task_id)
+    assert listed == store_tasks.get(tasks, task_id)
 
 
 def test_malformed_documents_are_shown_among_the_others(tasks: Tasks, now: datetime) -> None:
@@ -240,7 +243,7 @@ def test_malformed_documents_are_shown_among_the_others(tasks: Tasks, now: datet
     ]
     made = add(tasks, [document(now) | one for one in odd] + [{"_id": ObjectId()}, document(now)])
 
-    found = page(tasks, limit=20).tasks
+    found = read_page(tasks, limit=20).tasks
 
     assert len(found) == len(made) + 1
     assert [isinstance(one, Malformed) for one in found] == [False, True, False, True, True, True, True, True, True]
@@ -254,7 +257,7 @@ def test_a_page_of_large_documents_is_small(tasks: Tasks, now: datetime) -> None
     odd = {"error": {"message": large, "code": large, "at": now}, "reason": large, "trace": {"source": large}}
     add(tasks, [document(now, **odd, **{name: large}) for name in ("idempotency_key", "settled_by", "name", "queue")])
 
-    found = page(tasks, limit=100)
+    found = read_page(tasks, limit=100)
 
     assert len(found.tasks) == 34
     assert len(repr(found)) < 100_000
@@ -275,7 +278,7 @@ def test_what_no_page_has_named_is_no_cursor(tasks: Tasks, now: datetime, cursor
     add(tasks, [document(now)])
 
     with pytest.raises(InvalidRequestError) as refused:
-        page(tasks, limit=1, after=cursor)
+        read_page(tasks, limit=1, after=cursor)
 
     assert [problem.field for problem in refused.value.problems] == ["cursor"]
 
@@ -286,8 +289,8 @@ def test_a_forged_cursor_is_only_an_id(tasks: Tasks, now: datetime, task_id: Any
     add(tasks, [document(now, _id=one) for one in (1, 2)])
     cursor = base64.urlsafe_b64encode(bson.encode({"_id": task_id})).decode()
 
-    assert [one.id for one in page(tasks, limit=9, after=cursor).tasks] == [2, 1]
-    assert [one.id for one in page(tasks, limit=9, after=cursor, status="pending").tasks] == [2, 1]
+    assert [one.id for one in read_page(tasks, limit=9, after=cursor).tasks] == [2, 1]
+    assert [one.id for one in read_page(tasks, limit=9, after=cursor, status="pending").tasks] == [2, 1]
 
 
 def test_a_cursor_goes_into_an_address_as_it_is(tasks: Tasks, now: datetime) -> None:
@@ -324,7 +327,7 @@ def test_a_page_examines_no_more_than_its_plan_says(
     everything(tasks, now)
 
     with profiled(db) as commands:
-        page(tasks, limit=5, **asked)
+        read_page(tasks, limit=5, limits=SHORT, **asked)
 
     assert len(commands) <= number
     assert all("COLLSCAN" not in one["planSummary"] and not one.get("usedDisk") for one in commands)
@@ -333,15 +336,12 @@ def test_a_page_examines_no_more_than_its_plan_says(
 
 
 @pytest.mark.parametrize("status", ["pending", "processing", "failed"])
-def test_of_many_tasks_only_so_many_are_counted_and_walked(
-    db: Database[Any], now: datetime, monkeypatch: pytest.MonkeyPatch, status: Status
-) -> None:
-    tasks = open_tasks(db)
-    monkeypatch.setattr(listing, "MANY", 9)
+def test_of_many_tasks_only_so_many_are_counted_and_walked(db: Database[Any], now: datetime, status: Status) -> None:
+    tasks, limits = open_tasks(db), replace(SHORT, max_sorted=9)
     everything(tasks, now)
 
     with profiled(db) as commands:
-        found = page(tasks, limit=5, status=status, after=page(tasks, limit=1).next)
+        found = read_page(tasks, limit=5, limits=limits, status=status, after=read_page(tasks, limit=1).next)
 
     assert found.next is not None
     assert sum(one["keysExamined"] for one in commands[1:]) <= 10 + 3 * (20 + 20) + 6
@@ -352,7 +352,7 @@ def test_a_hinted_index_that_is_missing_is_told(db: Database[Any], now: datetime
     add(other, [document(now)])
 
     with pytest.raises(Exception, match="tidemill indexes"):
-        page(other, limit=1, status="pending")
+        read_page(other, limit=1, status="pending")
 
 
 def everything(tasks: Tasks, now: datetime) -> None:

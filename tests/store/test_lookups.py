@@ -11,14 +11,16 @@ from bson import ObjectId
 from tests.builders import add, claim, claim_one, document, stored
 from tests.faults import failing
 from tidemill.model import Succeeded, Task
-from tidemill.settlement import Settlement
-from tidemill.store import Tasks, lookups, settles
+from tidemill.store import settle
+from tidemill.store import tasks as store_tasks
+from tidemill.store.connection import Tasks
+from tidemill.store.outcomes import Settlement
 
 
 def test_a_pending_task_is_cancelled_at_once_and_its_key_is_free(tasks: Tasks, now: datetime) -> None:
     [task_id] = add(tasks, [document(now, idempotency_key="order-7")])
 
-    cancelled = lookups.cancel(tasks, task_id, now=now)
+    cancelled = store_tasks.cancel(tasks, task_id, now=now)
 
     assert isinstance(cancelled, Task)
     found = stored(tasks, task_id)
@@ -32,21 +34,21 @@ def test_a_processing_task_is_asked_to_stop_and_keeps_its_lease(tasks: Tasks, no
     add(tasks, [document(now, idempotency_key="order-7")])
     held = claim_one(tasks, now, owner="A")
 
-    asked = lookups.cancel(tasks, held.id, now=now)
+    asked = store_tasks.cancel(tasks, held.id, now=now)
 
     assert isinstance(asked, Task)
     assert (asked.status, asked.cancel_requested_at, asked.lease) == ("processing", now, held.lease)
     assert stored(tasks, held.id)["idempotency_key"] == "order-7"
-    assert lookups.asked_to_stop(tasks, "A") == [held.id]
-    assert lookups.asked_to_stop(tasks, "B") == []
+    assert store_tasks.find_cancel_requested(tasks, "A") == [held.id]
+    assert store_tasks.find_cancel_requested(tasks, "B") == []
 
 
 def test_asking_twice_keeps_the_first_time(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now)])
     held = claim_one(tasks, now)
 
-    lookups.cancel(tasks, held.id, now=now)
-    lookups.cancel(tasks, held.id, now=now + timedelta(seconds=9))
+    store_tasks.cancel(tasks, held.id, now=now)
+    store_tasks.cancel(tasks, held.id, now=now + timedelta(seconds=9))
 
     assert stored(tasks, held.id)["cancel_requested_at"] == now
 
@@ -55,8 +57,8 @@ def test_force_takes_the_lease_away_and_the_late_result_is_refused(tasks: Tasks,
     add(tasks, [document(now)])
     held = claim_one(tasks, now)
 
-    lookups.cancel(tasks, held.id, now=now, force=True)
-    verdict = settles.settle(tasks, [Settlement(task=held, outcome=Succeeded(result=1))], now=now)
+    store_tasks.cancel(tasks, held.id, now=now, force=True)
+    verdict = settle.settle(tasks, [Settlement(task=held, outcome=Succeeded(result=1))], now=now)
 
     assert (len(verdict.lost), stored(tasks, held.id)["status"]) == (1, "cancelled")
     assert "lease" not in stored(tasks, held.id)
@@ -72,12 +74,12 @@ def test_where_mongodb_minds_names_in_payloads_it_is_cancelled_by_plain_statemen
     lease = {"lease": {"token": "t", "owner": "A", "expires_at": now}} if status == "processing" else {}
     [task_id] = add(tasks, [document(now, status=status, **lease, **more)])
     before = stored(tasks, task_id)
-    lookups.cancel(tasks, task_id, now=now, force=force)
+    store_tasks.cancel(tasks, task_id, now=now, force=force)
     wanted = stored(tasks, task_id)
     tasks.replace_one({"_id": task_id}, before)
 
     with failing(mine, "findAndModify", errorCode=52):
-        told = lookups.cancel(mine, task_id, now=now, force=force)
+        told = store_tasks.cancel(mine, task_id, now=now, force=force)
 
     assert stored(tasks, task_id) == wanted
     assert (told is None) == (status == "done")
@@ -88,7 +90,7 @@ def test_what_has_ended_is_not_cancelled(tasks: Tasks, now: datetime, status: st
     [task_id] = add(tasks, [document(now, status=status)])
     before = stored(tasks, task_id)
 
-    assert lookups.cancel(tasks, task_id, now=now, force=True) is None
+    assert store_tasks.cancel(tasks, task_id, now=now, force=True) is None
     assert stored(tasks, task_id) == before
 
 
@@ -98,10 +100,10 @@ def test_a_task_that_waits_for_its_retry_is_due_now_and_otherwise_as_it_was(task
     [task_id] = add(tasks, [waiting])
     at = now + timedelta(seconds=5)
 
-    hurried = lookups.retry_now(tasks, task_id, now=at)
+    hurried = store_tasks.retry_now(tasks, task_id, now=at)
 
     assert isinstance(hurried, Task)
-    assert hurried == lookups.get(tasks, task_id)
+    assert hurried == store_tasks.get(tasks, task_id)
     assert stored(tasks, task_id) == waiting | {"due_at": at, "next_retry_at": None, "updated_at": at}
     assert [one.id for one in claim(tasks, at, lane="retry").tasks] == [task_id]
 
@@ -112,7 +114,7 @@ def test_a_hurried_task_has_its_place_in_the_lane(tasks: Tasks, now: datetime) -
     [due] = add(tasks, [document(now)])
 
     for one in (delayed, high):
-        lookups.retry_now(tasks, one, now=now + timedelta(seconds=1))
+        store_tasks.retry_now(tasks, one, now=now + timedelta(seconds=1))
 
     assert [one.id for one in claim(tasks, later).tasks] == [high, due, delayed]
 
@@ -127,12 +129,12 @@ def test_what_waits_for_no_time_is_not_hurried(tasks: Tasks, now: datetime, fiel
     [task_id] = add(tasks, [document(now, due_at=due_at, **fields)])
     before = stored(tasks, task_id)
 
-    assert lookups.retry_now(tasks, task_id, now=now) is None
+    assert store_tasks.retry_now(tasks, task_id, now=now) is None
     assert stored(tasks, task_id) == before
 
 
 def test_an_unknown_id_is_nothing(tasks: Tasks, now: datetime) -> None:
-    assert lookups.get(tasks, ObjectId()) is None
-    assert lookups.cancel(tasks, ObjectId(), now=now) is None
-    assert lookups.retry_now(tasks, ObjectId(), now=now) is None
+    assert store_tasks.get(tasks, ObjectId()) is None
+    assert store_tasks.cancel(tasks, ObjectId(), now=now) is None
+    assert store_tasks.retry_now(tasks, ObjectId(), now=now) is None
     assert tasks.count_documents({}) == 0

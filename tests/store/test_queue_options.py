@@ -10,8 +10,8 @@ import pytest
 from pymongo.database import Database
 
 from tidemill import InvalidRequestError
-from tidemill.control import OptionsReader, change_queue, declare_queue, listed_queues, options_of
-from tidemill.policies import Adaptive, Budget, Pressure, QueueOptions
+from tidemill.control.queues import OptionsReader, change_queue, declare_queue, list_configured_queues, load_options
+from tidemill.model import Adaptive, Budget, Pressure, QueueOptions
 
 ALL = QueueOptions(
     paused=True,
@@ -27,27 +27,27 @@ def test_what_was_chosen_is_read_again_as_it_was(db: Database[Any], now: datetim
 
     change_queue(db, "eu", ALL, now=now)
 
-    assert options_of(db, "eu") == ALL
+    assert load_options(db, "eu") == ALL
     assert OptionsReader(db).options("eu") == ALL
     change_queue(db, "eu", QueueOptions(), now=now)
-    assert options_of(db, "eu") == QueueOptions()
+    assert load_options(db, "eu") == QueueOptions()
 
 
 def test_the_default_queue_needs_no_declaration(db: Database[Any], now: datetime) -> None:
-    assert options_of(db, "default") == QueueOptions()
+    assert load_options(db, "default") == QueueOptions()
 
     change_queue(db, "default", ALL, now=now)
 
-    assert options_of(db, "default") == ALL
+    assert load_options(db, "default") == ALL
 
 
 def test_a_queue_that_is_not_declared_is_refused_and_not_made(db: Database[Any], now: datetime) -> None:
-    assert options_of(db, "ue") is None
+    assert load_options(db, "ue") is None
 
     with pytest.raises(InvalidRequestError, match="queue: is not declared: run `tidemill ops queue declare ue` once"):
         change_queue(db, "ue", ALL, now=now)
 
-    assert listed_queues(db) == []
+    assert list_configured_queues(db) == []
 
 
 def test_a_queue_that_says_nothing_chooses_nothing(db: Database[Any]) -> None:
@@ -103,7 +103,7 @@ def test_two_people_who_change_different_things_do_not_undo_each_other(db: Datab
     change_queue(db, "default", QueueOptions(paused=True), was=seen_by_both, now=now)
     change_queue(db, "default", QueueOptions(retry_share=0.5), was=seen_by_both, now=now)
 
-    assert options_of(db, "default") == QueueOptions(paused=True, retry_share=0.5)
+    assert load_options(db, "default") == QueueOptions(paused=True, retry_share=0.5)
 
 
 def test_nor_do_two_who_change_different_kinds_of_pressure(db: Database[Any], now: datetime) -> None:
@@ -113,7 +113,7 @@ def test_nor_do_two_who_change_different_kinds_of_pressure(db: Database[Any], no
     change_queue(db, "default", QueueOptions(pressure=adaptive), was=seen_by_both, now=now)
     change_queue(db, "default", QueueOptions(pressure=budget), was=seen_by_both, now=now)
 
-    assert options_of(db, "default") == QueueOptions(pressure=Pressure(adaptive=Adaptive(), budget=Budget()))
+    assert load_options(db, "default") == QueueOptions(pressure=Pressure(adaptive=Adaptive(), budget=Budget()))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_nor_do_two_who_change_different_numbers_of_one_kind(
     for adaptive in (replace(held, scale=3), replace(held, max_sec=9.0)):
         change_queue(db, "default", QueueOptions(pressure=Pressure(adaptive=adaptive)), was=seen_by_both, now=now)
 
-    assert options_of(db, "default") == QueueOptions(pressure=Pressure(adaptive=Adaptive(scale=3, max_sec=9.0)))
+    assert load_options(db, "default") == QueueOptions(pressure=Pressure(adaptive=Adaptive(scale=3, max_sec=9.0)))
 
 
 @pytest.mark.parametrize("adaptive", [None, {}, 7, [], {"scale": -1}, {"later_field": 1}, {"scale": "x", "max_sec": 5}])
@@ -136,13 +136,13 @@ def test_a_number_beside_nonsense_is_stored_so_that_it_holds(
     db: Database[Any], now: datetime, adaptive: object
 ) -> None:
     db["queues"].insert_one({"_id": "eu", "retry_share": 0.25, "pressure": {"adaptive": adaptive, "budget": {}}})
-    was = options_of(db, "eu") or QueueOptions()
+    was = load_options(db, "eu") or QueueOptions()
     wanted = replace(was, pressure=replace(was.pressure, adaptive=Adaptive(scale=3)))
     db["queues"].update_one({"_id": "eu"}, {"$set": {"paused": True}})
 
     after = change_queue(db, "eu", wanted, was=was, now=now)
 
-    assert after == options_of(db, "eu")
+    assert after == load_options(db, "eu")
     assert (after.paused, after.retry_share, after.pressure.budget) == (True, 0.25, Budget())
     assert (after.pressure.adaptive or Adaptive()).scale == 3
 
@@ -162,4 +162,4 @@ def test_whatever_stands_there_can_be_changed(db: Database[Any], now: datetime, 
 
     change_queue(db, "eu", ALL, now=now)
 
-    assert options_of(db, "eu") == ALL
+    assert load_options(db, "eu") == ALL

@@ -12,8 +12,9 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.builders import add, document, lease, stored
-from tidemill.store import Tasks, claims, open_tasks
-from tidemill.store.scans import Scan
+from tidemill.store import claims
+from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.scan import Scan
 from tidemill.testing import Mongod
 
 PROCESSES = 16

@@ -13,31 +13,32 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from tests.bench.simulated_executors import SimulatedSlots
 from tests.commands import Commands
 from tests.conftest import T0
-from tidemill.control import Holder, Seats, hold, let_go, standing
-from tidemill.simulation.containers import SimulatedSeats
+from tidemill.control.fleet import ExecutorSlots, load_fleet_status
+from tidemill.control.semaphores import PermitOwner, acquire, release_all
 from tidemill.testing import Mongod
 
 MINUTE = timedelta(minutes=1)
 MANY = 20
 
 
-def holder(name: str) -> Holder:
-    return Holder(owner=name, execution=f"{name}-1")
+def holder(name: str) -> PermitOwner:
+    return PermitOwner(owner=name, execution=f"{name}-1")
 
 
-def take(seats: Seats, name: str, *, now: datetime = T0) -> bool:
-    return seats.take(holder(name), until=now + MINUTE, now=now)
+def take(executor_slots: ExecutorSlots, name: str, *, now: datetime = T0) -> bool:
+    return executor_slots.acquire(holder(name), until=now + MINUTE, now=now)
 
 
-def leave(seats: Seats, name: str, *, now: datetime = T0) -> bool:
-    return seats.leave(holder(name), now=now)
+def leave(executor_slots: ExecutorSlots, name: str, *, now: datetime = T0) -> bool:
+    return executor_slots.release(holder(name), now=now)
 
 
 @pytest.fixture
-def seats(db: Database[Any]) -> Seats:
-    return Seats(db, limit=2)
+def executor_slots(db: Database[Any]) -> ExecutorSlots:
+    return ExecutorSlots(db, limit=2)
 
 
 @pytest.fixture
@@ -49,17 +50,17 @@ def databases(mongod: Mongod, db: Database[Any]) -> Iterator[list[Database[Any]]
         client.close()
 
 
-def test_there_are_so_many_seats_and_no_more(seats: Seats) -> None:
-    assert [take(seats, name) for name in "ABC"] == [True, True, False]
+def test_there_are_so_many_seats_and_no_more(executor_slots: ExecutorSlots) -> None:
+    assert [take(executor_slots, name) for name in "ABC"] == [True, True, False]
 
 
-def test_a_seat_that_was_left_can_be_taken(seats: Seats) -> None:
+def test_a_seat_that_was_left_can_be_taken(executor_slots: ExecutorSlots) -> None:
     for name in "AB":
-        take(seats, name)
+        take(executor_slots, name)
 
-    leave(seats, "A")
+    leave(executor_slots, "A")
 
-    assert [take(seats, name) for name in "CD"] == [True, False]
+    assert [take(executor_slots, name) for name in "CD"] == [True, False]
 
 
 @pytest.mark.parametrize("limit", [1, 5])
@@ -67,16 +68,16 @@ def test_twenty_at_once_get_exactly_the_seats_there_are(databases: list[Database
     barrier = threading.Barrier(MANY)
 
     def come(number: int) -> bool:
-        mine = Seats(databases[number], limit=limit)
-        mine.free(now=T0)  # and is connected
+        mine = ExecutorSlots(databases[number], limit=limit)
+        mine.count_free(now=T0)  # and is connected
         barrier.wait(30)
         return take(mine, f"executor-{number}")
 
     with ThreadPoolExecutor(MANY) as pool:
-        seated = list(pool.map(come, range(MANY)))
+        slot_permits = list(pool.map(come, range(MANY)))
 
-    assert sum(seated) == limit
-    assert len(databases[0]["control"].find_one({"_id": "seats"})["holds"]) == limit  # type: ignore[index]
+    assert sum(slot_permits) == limit
+    assert len(databases[0]["control"].find_one({"_id": "executor_slots"})["holds"]) == limit  # type: ignore[index]
 
 
 def test_twenty_that_come_and_go_are_never_more_than_there_are_seats(databases: list[Database[Any]]) -> None:
@@ -84,7 +85,7 @@ def test_twenty_that_come_and_go_are_never_more_than_there_are_seats(databases: 
     sitting, most, turns = [0], [0], [0]
 
     def come_and_go(number: int) -> None:
-        mine = Seats(databases[number], limit=3)
+        mine = ExecutorSlots(databases[number], limit=3)
         for turn in range(10):
             if not take(mine, f"executor-{number}-{turn}"):
                 continue
@@ -101,53 +102,55 @@ def test_twenty_that_come_and_go_are_never_more_than_there_are_seats(databases: 
 
     assert 1 <= most[0] <= 3
     assert turns[0] >= 10
-    assert Seats(databases[0], limit=3).free(now=T0) == 3
+    assert ExecutorSlots(databases[0], limit=3).count_free(now=T0) == 3
 
 
-def test_the_seats_of_the_dead_are_free_after_their_time(seats: Seats) -> None:
+def test_the_seats_of_the_dead_are_free_after_their_time(executor_slots: ExecutorSlots) -> None:
     for name in "AB":
-        take(seats, name)
+        take(executor_slots, name)
     late = T0 + MINUTE
 
-    assert not take(seats, "C", now=late - timedelta(milliseconds=1))
-    assert [take(seats, name, now=late) for name in "CDE"] == [True, True, False]
+    assert not take(executor_slots, "C", now=late - timedelta(milliseconds=1))
+    assert [take(executor_slots, name, now=late) for name in "CDE"] == [True, True, False]
 
 
-def test_the_seat_of_an_owner_who_is_known_to_be_dead_is_free_at_once(db: Database[Any], seats: Seats) -> None:
+def test_the_seat_of_an_owner_who_is_known_to_be_dead_is_free_at_once(
+    db: Database[Any], executor_slots: ExecutorSlots
+) -> None:
     for name in "AB":
-        take(seats, name)
+        take(executor_slots, name)
 
-    let_go(db, "A")
+    release_all(db, "A")
 
-    assert [take(seats, name) for name in "CD"] == [True, False]
-
-
-def test_two_executions_of_one_owner_sit_on_two_seats(seats: Seats) -> None:
-    one, other = (Holder(owner="A", execution=execution) for execution in "12")
-
-    assert [seats.take(each, until=T0 + MINUTE, now=T0) for each in (one, other)] == [True, True]
-    assert not take(seats, "B")
-    seats.leave(one, now=T0)
-    assert take(seats, "B")
+    assert [take(executor_slots, name) for name in "CD"] == [True, False]
 
 
-def test_a_repeat_takes_no_second_seat(seats: Seats) -> None:
-    assert [take(seats, name) for name in "AAB"] == [True, True, True]
-    assert not take(seats, "C")
+def test_two_executions_of_one_owner_sit_on_two_seats(executor_slots: ExecutorSlots) -> None:
+    one, other = (PermitOwner(owner="A", execution=execution) for execution in "12")
+
+    assert [executor_slots.acquire(each, until=T0 + MINUTE, now=T0) for each in (one, other)] == [True, True]
+    assert not take(executor_slots, "B")
+    executor_slots.release(one, now=T0)
+    assert take(executor_slots, "B")
 
 
-def test_whoever_leaves_is_told_that_somebody_was_turned_away_and_only_the_first(seats: Seats) -> None:
+def test_a_repeat_takes_no_second_seat(executor_slots: ExecutorSlots) -> None:
+    assert [take(executor_slots, name) for name in "AAB"] == [True, True, True]
+    assert not take(executor_slots, "C")
+
+
+def test_whoever_leaves_is_told_that_somebody_was_turned_away_and_only_the_first(executor_slots: ExecutorSlots) -> None:
     for name in "ABCD":
-        take(seats, name)
+        take(executor_slots, name)
 
-    assert [leave(seats, name) for name in "AB"] == [True, False]
+    assert [leave(executor_slots, name) for name in "AB"] == [True, False]
 
 
-def test_nobody_knocks_who_finds_a_seat(seats: Seats) -> None:
+def test_nobody_knocks_who_finds_a_seat(executor_slots: ExecutorSlots) -> None:
     for name in "AB":
-        take(seats, name)
+        take(executor_slots, name)
 
-    assert [leave(seats, name) for name in "AB"] == [False, False]
+    assert [leave(executor_slots, name) for name in "AB"] == [False, False]
 
 
 def test_who_comes_before_the_last_one_leaves_is_seated_or_heard(databases: list[Database[Any]]) -> None:
@@ -155,13 +158,15 @@ def test_who_comes_before_the_last_one_leaves_is_seated_or_heard(databases: list
     heard_or_seated = []
     with ThreadPoolExecutor(2) as pool:
         for turn in range(100):
-            one, other = (Seats(databases[number], limit=1) for number in (0, 1))
+            one, other = (ExecutorSlots(databases[number], limit=1) for number in (0, 1))
             take(one, f"A-{turn}")
             barrier = threading.Barrier(2)
 
-            def come(seats: Seats = other, name: str = f"B-{turn}", barrier: threading.Barrier = barrier) -> bool:
+            def come(
+                executor_slots: ExecutorSlots = other, name: str = f"B-{turn}", barrier: threading.Barrier = barrier
+            ) -> bool:
                 barrier.wait(30)
-                return take(seats, name)
+                return take(executor_slots, name)
 
             coming = pool.submit(come)
             barrier.wait(30)
@@ -173,32 +178,36 @@ def test_who_comes_before_the_last_one_leaves_is_seated_or_heard(databases: list
     assert set(heard_or_seated) <= {(True, False), (False, True)}
 
 
-def test_a_knock_is_heard_where_nobody_leaves_once(seats: Seats, db: Database[Any]) -> None:
-    assert not seats.answer_knock()
+def test_a_knock_is_heard_where_nobody_leaves_once(executor_slots: ExecutorSlots, db: Database[Any]) -> None:
+    assert not executor_slots.clear_waiter()
     for name in "ABC":
-        take(seats, name)
-    let_go(db, "A")
+        take(executor_slots, name)
+    release_all(db, "A")
 
-    assert [seats.answer_knock(), seats.answer_knock(), leave(seats, "B")] == [True, False, False]
-
-
-def test_who_leaves_without_having_sat_changes_nothing(seats: Seats, db: Database[Any]) -> None:
-    assert not leave(seats, "A")
-    assert db["control"].count_documents({}) == 0
-
-
-def test_free_seats_are_counted_without_those_whose_time_is_over(seats: Seats) -> None:
-    assert seats.free(now=T0) == 2
-    take(seats, "A")
-    assert [seats.free(now=now) for now in (T0, T0 + MINUTE)] == [1, 2]
+    assert [executor_slots.clear_waiter(), executor_slots.clear_waiter(), leave(executor_slots, "B")] == [
+        True,
+        False,
+        False,
+    ]
 
 
-def test_a_limit_that_was_lowered_throws_nobody_out(seats: Seats, db: Database[Any]) -> None:
+def test_who_leaves_without_having_sat_changes_nothing(executor_slots: ExecutorSlots, db: Database[Any]) -> None:
+    assert not leave(executor_slots, "A")
+    assert db["control"].count_documents({"_id": "executor_slots"}) == 0
+
+
+def test_free_seats_are_counted_without_those_whose_time_is_over(executor_slots: ExecutorSlots) -> None:
+    assert executor_slots.count_free(now=T0) == 2
+    take(executor_slots, "A")
+    assert [executor_slots.count_free(now=now) for now in (T0, T0 + MINUTE)] == [1, 2]
+
+
+def test_a_limit_that_was_lowered_throws_nobody_out(executor_slots: ExecutorSlots, db: Database[Any]) -> None:
     for name in "AB":
-        take(seats, name)
-    fewer = Seats(db, limit=1)
+        take(executor_slots, name)
+    fewer = ExecutorSlots(db, limit=1)
 
-    assert (fewer.free(now=T0), take(fewer, "C")) == (0, False)
+    assert (fewer.count_free(now=T0), take(fewer, "C")) == (0, False)
     leave(fewer, "A")
     assert not take(fewer, "C")
 
@@ -211,40 +220,40 @@ def test_a_limit_that_was_lowered_throws_nobody_out(seats: Seats, db: Database[A
     ],
 )  # fmt: skip
 def test_a_document_edited_into_nonsense_is_as_good_as_an_empty_one(
-    seats: Seats, db: Database[Any], odd: dict[str, Any]
+    executor_slots: ExecutorSlots, db: Database[Any], odd: dict[str, Any]
 ) -> None:
-    db["control"].insert_one({"_id": "seats", **odd})
+    db["control"].insert_one({"_id": "executor_slots", **odd})
 
-    assert seats.free(now=T0) == 2
-    assert [take(seats, name) for name in "ABC"] == [True, True, False]
-
-
-def test_holds_of_other_names_take_no_seat(seats: Seats, db: Database[Any]) -> None:
-    hold(db, "retries:eu", holder("A"), held=0, wanted=9, limit=9, until=T0 + MINUTE, now=T0)
-
-    assert [take(seats, name) for name in "AB"] == [True, True]
+    assert executor_slots.count_free(now=T0) == 2
+    assert [take(executor_slots, name) for name in "ABC"] == [True, True, False]
 
 
-def test_whoever_comes_leaves_a_trace_seated_or_not(seats: Seats, db: Database[Any]) -> None:
+def test_holds_of_other_names_take_no_seat(executor_slots: ExecutorSlots, db: Database[Any]) -> None:
+    acquire(db, "retries:eu", holder("A"), seq=1, held=0, wanted=9, limit=9, until=T0 + MINUTE, now=T0)
+
+    assert [take(executor_slots, name) for name in "AB"] == [True, True]
+
+
+def test_whoever_comes_leaves_a_trace_seated_or_not(executor_slots: ExecutorSlots, db: Database[Any]) -> None:
     for second, name in enumerate("ABC"):
-        take(seats, name, now=T0 + timedelta(seconds=second))
-        found = standing(db, queue="default", now=T0)
-        assert (found.came_at, found.seats) == (T0 + timedelta(seconds=second), 2)
+        take(executor_slots, name, now=T0 + timedelta(seconds=second))
+        found = load_fleet_status(db, queue="default", now=T0)
+        assert (found.last_acquired_at, found.slot_count) == (T0 + timedelta(seconds=second), 2)
 
-    leave(seats, "A")
+    leave(executor_slots, "A")
 
-    assert standing(db, queue="default", now=T0).came_at == T0 + timedelta(seconds=2)
+    assert load_fleet_status(db, queue="default", now=T0).last_acquired_at == T0 + timedelta(seconds=2)
 
 
 def test_each_operation_is_one_command(mongod: Mongod, db: Database[Any]) -> None:
     commands = Commands()
     with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[commands]) as client:
-        mine = Seats(client[db.name], limit=1)
+        mine = ExecutorSlots(client[db.name], limit=1)
         for name in "AB":
             take(mine, name)
         leave(mine, "A")
-        mine.free(now=T0)
-        mine.answer_knock()
+        mine.count_free(now=T0)
+        mine.clear_waiter()
 
     assert [name for name in commands.names if name != "endSessions"] == [
         "findAndModify", "findAndModify", "findAndModify", "find", "findAndModify"
@@ -254,16 +263,19 @@ def test_each_operation_is_one_command(mongod: Mongod, db: Database[Any]) -> Non
 @pytest.mark.parametrize("limit", [1, 3])
 def test_simulated_seats_answer_as_these_do(db: Database[Any], limit: int) -> None:
     rng = random.Random(20260701)
-    seats, simulated = Seats(db, limit=limit), SimulatedSeats(limit)
+    executor_slots, simulated = ExecutorSlots(db, limit=limit), SimulatedSlots(limit)
     answers = []
+    ends: dict[int, int] = {}  # who sits does not come again
     for step in range(200):
         now, number = T0 + timedelta(seconds=step), rng.randrange(6)
-        if rng.random() < 0.6:
+        if rng.random() < 0.6 and ends.get(number, 0) <= step:
             lasts = rng.choice([5, 30])
-            real = seats.take(holder(str(number)), until=now + timedelta(seconds=lasts), now=now)
-            answers.append((real, simulated.take(number, until=step + lasts, now=step)))
+            real = executor_slots.acquire(holder(str(number)), until=now + timedelta(seconds=lasts), now=now)
+            answers.append((real, simulated.acquire(number, until=step + lasts, now=step)))
+            ends[number] = step + lasts if real else 0
         else:
-            answers.append((seats.leave(holder(str(number)), now=now), simulated.leave(number)))
+            ends.pop(number, None)
+            answers.append((executor_slots.release(holder(str(number)), now=now), simulated.release(number)))
 
     assert [real for real, _ in answers] == [made_up for _, made_up in answers]
     assert {real for real, _ in answers} == {True, False}

@@ -17,11 +17,13 @@ from tests.commands import Commands
 from tests.conftest import T0
 from tests.faults import failing
 from tidemill import UnavailableError
-from tidemill.documents import read
+from tidemill.documents import read_task
 from tidemill.model import Attempt, Cancelled, Failure, Retried, Run, Succeeded, Task
-from tidemill.settlement import Settlement
-from tidemill.store import Tasks, lookups, open_tasks, settles
-from tidemill.store.settles import LEAST_TOGETHER, MOST_TOGETHER
+from tidemill.store import settle
+from tidemill.store import tasks as store_tasks
+from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import MAX_BULK_SUCCESSES, MIN_BULK_SUCCESSES
 from tidemill.testing import Mongod
 
 RESULTS: list[Any] = [
@@ -44,7 +46,7 @@ def succeeded(task: Task, result: Any = None, *, after: int = 7) -> Settlement:
     return Settlement(task=task, outcome=Succeeded(result=result), run=run)
 
 
-def held(tasks: Tasks, now: datetime, count: int = LEAST_TOGETHER, **fields: Any) -> list[Task]:
+def held(tasks: Tasks, now: datetime, count: int = MIN_BULK_SUCCESSES, **fields: Any) -> list[Task]:
     add(tasks, [document(now, **fields) for _ in range(count)])
     return whole(claim(tasks, now, limit=count).tasks)
 
@@ -66,10 +68,10 @@ def test_each_is_stored_as_it_would_be_by_itself(commands: tuple[Tasks, Commands
     assert together[0].attempt_log == (earlier,)
     noted.names.clear()
 
-    settles.settle(tasks, [succeeded(one, RESULTS[n], after=n) for n, one in enumerate(together)], now=now)
+    settle.settle(tasks, [succeeded(one, RESULTS[n], after=n) for n, one in enumerate(together)], now=now)
     assert noted.names == ["update"]
     for n, one in enumerate(alone):
-        settles.settle(tasks, [succeeded(one, RESULTS[n], after=n)], now=now)
+        settle.settle(tasks, [succeeded(one, RESULTS[n], after=n)], now=now)
 
     assert [without_names(tasks, one) for one in together] == [without_names(tasks, one) for one in alone]
     assert [stored(tasks, one.id)["settled_by"] for one in together] == [
@@ -79,12 +81,12 @@ def test_each_is_stored_as_it_would_be_by_itself(commands: tuple[Tasks, Commands
 
 def test_a_batch_is_one_statement_in_one_command(commands: tuple[Tasks, Commands], now: datetime) -> None:
     tasks, noted = commands
-    batch = held(tasks, now, MOST_TOGETHER)
+    batch = held(tasks, now, MAX_BULK_SUCCESSES)
     noted.names.clear()
 
-    verdict = settles.settle(tasks, [succeeded(one) for one in batch], now=now)
+    verdict = settle.settle(tasks, [succeeded(one) for one in batch], now=now)
 
-    assert len(verdict.settled) == MOST_TOGETHER
+    assert len(verdict.settled) == MAX_BULK_SUCCESSES
     assert noted.names == ["update"]
 
 
@@ -92,11 +94,11 @@ def test_more_than_one_statement_may_hold_and_several_leases_are_written_by_one_
     commands: tuple[Tasks, Commands], now: datetime
 ) -> None:
     tasks, noted = commands
-    batch = held(tasks, now, MOST_TOGETHER + 1) + held(tasks, now) + held(tasks, now, LEAST_TOGETHER - 1)
+    batch = held(tasks, now, MAX_BULK_SUCCESSES + 1) + held(tasks, now) + held(tasks, now, MIN_BULK_SUCCESSES - 1)
     cancelled = [Settlement(task=one, outcome=Cancelled()) for one in held(tasks, now, 2)]
     noted.names.clear()
 
-    verdict = settles.settle(tasks, [succeeded(one) for one in batch] + cancelled, now=now)
+    verdict = settle.settle(tasks, [succeeded(one) for one in batch] + cancelled, now=now)
 
     assert len(verdict.settled) == len(batch) + 2
     assert noted.names == ["update"]
@@ -105,9 +107,9 @@ def test_more_than_one_statement_may_hold_and_several_leases_are_written_by_one_
 
 def test_one_whose_lease_was_lost_is_left_alone_and_told(tasks: Tasks, now: datetime) -> None:
     batch = held(tasks, now)
-    lookups.cancel(tasks, batch[1].id, now=now, force=True)
+    store_tasks.cancel(tasks, batch[1].id, now=now, force=True)
 
-    verdict = settles.settle(tasks, [succeeded(one, "late") for one in batch], now=now)
+    verdict = settle.settle(tasks, [succeeded(one, "late") for one in batch], now=now)
 
     assert [one.task for one in verdict.lost] == [batch[1]]
     assert (stored(tasks, batch[1].id)["status"], stored(tasks, batch[1].id)["result"]) == ("cancelled", None)
@@ -115,10 +117,10 @@ def test_one_whose_lease_was_lost_is_left_alone_and_told(tasks: Tasks, now: date
 
 def test_the_claim_of_another_batch_is_not_mistaken_for_ones_own(tasks: Tasks, now: datetime) -> None:
     first = held(tasks, now)
-    settles.release(tasks, [first[0]], now=now)
+    settle.release(tasks, [first[0]], now=now)
     [again] = whole(claim(tasks, now).tasks)
 
-    verdict = settles.settle(tasks, [succeeded(one, "stale") for one in first], now=now)
+    verdict = settle.settle(tasks, [succeeded(one, "stale") for one in first], now=now)
 
     assert [one.task for one in verdict.lost] == [first[0]]
     assert stored(tasks, again.id)["status"] == "processing"
@@ -128,10 +130,10 @@ def test_a_token_that_reads_like_an_expression_is_none(commands: tuple[Tasks, Co
     tasks, noted = commands
     by_hand = {"token": "$payload", "owner": "A", "expires_at": now}
     tasks.update_many({"_id": {"$in": [one.id for one in held(tasks, now)]}}, {"$set": {"lease": by_hand}})
-    batch = whole(read(one) for one in tasks.find({}))
+    batch = whole(read_task(one) for one in tasks.find({}))
     noted.names.clear()
 
-    settles.settle(tasks, [succeeded(one) for one in batch], now=now)
+    settle.settle(tasks, [succeeded(one) for one in batch], now=now)
 
     assert noted.names == ["update"]
     assert [stored(tasks, one.id)["settled_by"] for one in batch] == ["$payload"] * len(batch)
@@ -140,8 +142,8 @@ def test_a_token_that_reads_like_an_expression_is_none(commands: tuple[Tasks, Co
 def test_a_repeat_finds_what_it_settled_before(tasks: Tasks, now: datetime) -> None:
     batch = held(tasks, now)
 
-    first = settles.settle(tasks, [succeeded(one, 1) for one in batch], now=now)
-    again = settles.settle(tasks, [succeeded(one, 2) for one in batch], now=now)
+    first = settle.settle(tasks, [succeeded(one, 1) for one in batch], now=now)
+    again = settle.settle(tasks, [succeeded(one, 2) for one in batch], now=now)
 
     assert len(first.settled) == len(again.settled) == len(batch)
     assert {stored(tasks, one.id)["result"] for one in batch} == {1}
@@ -154,8 +156,8 @@ def test_what_fails_before_or_after_its_effect_is_repeated_and_settled_once(
     batch = held(tasks, now)
 
     with failing(tasks, "update", times=1, **how), pytest.raises(UnavailableError):
-        settles.settle(tasks, [succeeded(one, 1) for one in batch], now=now)
-    verdict = settles.settle(tasks, [succeeded(one, 2) for one in batch], now=now)
+        settle.settle(tasks, [succeeded(one, 1) for one in batch], now=now)
+    verdict = settle.settle(tasks, [succeeded(one, 2) for one in batch], now=now)
 
     assert len(verdict.settled) == len(batch)
     assert all(len(stored(tasks, one.id)["attempt_log"]) == 1 for one in batch)
@@ -166,7 +168,7 @@ def test_one_that_the_server_refuses_keeps_no_other_back(tasks: Tasks, now: date
     add(tasks, [document(now, payload=full if n == 2 else {}) for n in range(6)])
     batch = whole(claim(tasks, now).tasks)
 
-    verdict = settles.settle(tasks, [succeeded(one, "y" * 60_000) for one in batch], now=now)
+    verdict = settle.settle(tasks, [succeeded(one, "y" * 60_000) for one in batch], now=now)
 
     assert (len(verdict.settled), verdict.lost, verdict.stuck) == (6, (), ())
     results = [stored(tasks, one.id)["result"] for one in batch]
@@ -182,7 +184,7 @@ def test_one_that_is_refused_costs_no_other_its_result_whatever_else_is_settled(
     failure = Failure(message="no", code="ValueError")
     others = [Settlement(task=one, outcome=Retried(failure=failure, next_retry_at=now)) for one in held(tasks, now, 10)]
 
-    verdict = settles.settle(tasks, [succeeded(one, "y" * 60_000) for one in batch] + others, now=now)
+    verdict = settle.settle(tasks, [succeeded(one, "y" * 60_000) for one in batch] + others, now=now)
 
     assert len(verdict.settled) == 16
     assert [stored(tasks, one.id)["result"] == "y" * 60_000 for one in batch] == [True, True, False, True, True, True]
@@ -192,7 +194,7 @@ def test_what_is_too_large_for_one_statement_is_written_one_by_one(tasks: Tasks,
     note = [{"attempt": 0, "status": "failed", "started_at": now, "duration_ms": 1, "note": "x" * 5_000_000}]
     batch = held(tasks, now, attempt_log=note)
 
-    verdict = settles.settle(tasks, [succeeded(one, 1) for one in batch], now=now)
+    verdict = settle.settle(tasks, [succeeded(one, 1) for one in batch], now=now)
 
     assert len(verdict.settled) == len(batch)
     assert {stored(tasks, one.id)["result"] for one in batch} == {1}
@@ -204,7 +206,7 @@ def test_a_payload_that_names_a_field_twice_keeps_its_bytes(tasks: Tasks, now: d
     batch = held(tasks, now, payload=payload)
     before = [tasks.find_one({"_id": one.id}, {"payload": 1, "_id": 0}) for one in batch]
 
-    settles.settle(tasks, [succeeded(one) for one in batch], now=now)
+    settle.settle(tasks, [succeeded(one) for one in batch], now=now)
 
     after = [tasks.find_one({"_id": one.id}, {"payload": 1, "_id": 0}) for one in batch]
     assert [one.raw for one in after if one] == [one.raw for one in before if one]
@@ -212,9 +214,9 @@ def test_a_payload_that_names_a_field_twice_keeps_its_bytes(tasks: Tasks, now: d
 
 
 def test_as_many_as_large_as_they_may_be_fit(tasks: Tasks, now: datetime) -> None:
-    batch = held(tasks, now, MOST_TOGETHER)
+    batch = held(tasks, now, MAX_BULK_SUCCESSES)
 
-    verdict = settles.settle(tasks, [succeeded(one, "y" * 65_000) for one in batch], now=now)
+    verdict = settle.settle(tasks, [succeeded(one, "y" * 65_000) for one in batch], now=now)
 
-    assert len(verdict.settled) == MOST_TOGETHER
-    assert tasks.count_documents({"status": "done"}) == MOST_TOGETHER
+    assert len(verdict.settled) == MAX_BULK_SUCCESSES
+    assert tasks.count_documents({"status": "done"}) == MAX_BULK_SUCCESSES

@@ -15,8 +15,9 @@ from tests.commands import Commands
 from tests.faults import failing
 from tidemill import UnavailableError
 from tidemill.model import Malformed
-from tidemill.store import Tasks, open_tasks, sweeps
-from tidemill.store.writes import Written
+from tidemill.store import recovery
+from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.writes import WriteCounts
 from tidemill.testing import Mongod
 
 STRAYS: list[dict[str, Any]] = [
@@ -41,7 +42,7 @@ def test_a_document_out_of_every_claims_sight_is_found(tasks: Tasks, now: dateti
     [stray, _] = add(tasks, [document(now, **fields), document(now)])
 
     assert len(claim(tasks, now).tasks) == 1
-    assert [raw["_id"] for raw in sweeps.strays(tasks, limit=10)] == [stray]
+    assert [raw["_id"] for raw in recovery.find_unclaimable(tasks, limit=10)] == [stray]
 
 
 @pytest.mark.parametrize("field", ["queue", "lane", "due_at"])
@@ -50,26 +51,26 @@ def test_a_document_that_lacks_what_claims_go_by_is_found(tasks: Tasks, now: dat
     del stray[field]
     add(tasks, [stray, document(now)])
 
-    assert [raw["_id"] for raw in sweeps.strays(tasks, limit=10)] == [stray["_id"]]
+    assert [raw["_id"] for raw in recovery.find_unclaimable(tasks, limit=10)] == [stray["_id"]]
 
 
 def test_the_search_for_strays_is_bounded(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now, queue=None) for _ in range(5)] + [document(now, lane="x") for _ in range(5)])
 
-    assert len(sweeps.strays(tasks, limit=7)) == 7
+    assert len(recovery.find_unclaimable(tasks, limit=7)) == 7
 
 
 def test_strays_that_were_tried_are_not_found_again(tasks: Tasks, now: datetime) -> None:
     ids = add(tasks, [document(now, queue=None), document(now, lane="x"), document(now, due_at=1)])
 
-    assert sorted(raw["_id"] for raw in sweeps.strays(tasks, limit=10, but=ids[:2])) == ids[2:]
+    assert sorted(raw["_id"] for raw in recovery.find_unclaimable(tasks, limit=10, excluded_ids=ids[:2])) == ids[2:]
 
 
 @pytest.mark.parametrize("queue", [Regex("def"), {"$ne": 1}, ["default"], [None], [{"$ne": 1}], {"a": 1}, 7.5, True])
 def test_a_queue_of_any_kind_stands_for_itself_only(tasks: Tasks, now: datetime, queue: object) -> None:
     [stray, *_] = add(tasks, [document(now, queue=queue), document(now), document(now, queue="other")])
 
-    assert [raw["_id"] for raw in sweeps.strays(tasks, limit=10)] == [stray]
+    assert [raw["_id"] for raw in recovery.find_unclaimable(tasks, limit=10)] == [stray]
 
 
 def test_strays_are_found_in_as_many_commands_whatever_the_number_of_queues(
@@ -78,16 +79,16 @@ def test_strays_are_found_in_as_many_commands_whatever_the_number_of_queues(
     add(tasks, [document(now, queue=f"q{n % 100}", lane="x") for n in range(200)])
     commands = Commands()
     with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[commands]) as client:
-        assert len(sweeps.strays(open_tasks(client[db.name]), limit=500)) == 200
+        assert len(recovery.find_unclaimable(open_tasks(client[db.name]), limit=500)) == 200
         assert len(commands.names) == 4
 
 
 def test_adoption_adds_what_is_absent_and_only_that(tasks: Tasks, now: datetime) -> None:
     [stray] = add(tasks, [{"payload": {"a": 1}, "status": "pending", "attempts": 0, "next_retry_at": None}])
 
-    written = sweeps.adopt(tasks, [(stray, {"queue": "default", "lane": "fresh", "due_at": now, "name": "noop"})])
+    written = recovery.adopt(tasks, [(stray, {"queue": "default", "lane": "fresh", "due_at": now, "name": "noop"})])
 
-    assert written == Written(changed=1)
+    assert written == WriteCounts(changed=1)
     [task] = claim(tasks, now).tasks
     assert task.id == stray
 
@@ -97,16 +98,16 @@ def test_a_document_somebody_mended_meanwhile_is_left_alone(tasks: Tasks, now: d
     before = stored(tasks, task_id)
     mended = Malformed(id=task_id, problem="x", lease=None)
 
-    assert sweeps.adopt(tasks, [(task_id, {"queue": "default", "priority": 0})]) == Written()
-    assert not sweeps.quarantine(tasks, mended, now=now)
-    assert sweeps.quarantine_all(tasks, [mended], now=now) == Written()
+    assert recovery.adopt(tasks, [(task_id, {"queue": "default", "priority": 0})]) == WriteCounts()
+    assert not recovery.quarantine(tasks, mended, now=now)
+    assert recovery.quarantine_all(tasks, [mended], now=now) == WriteCounts()
     assert stored(tasks, task_id) == before
 
 
 def test_quarantine_fails_the_document_as_it_is(tasks: Tasks, now: datetime) -> None:
     [task_id] = add(tasks, [document(now, attempts="3")])
 
-    assert sweeps.quarantine(tasks, Malformed(id=task_id, problem="attempts is wrong", lease=None), now=now)
+    assert recovery.quarantine(tasks, Malformed(id=task_id, problem="attempts is wrong", lease=None), now=now)
 
     found = stored(tasks, task_id)
     assert (found["status"], found["reason"], found["attempts"]) == ("failed", "malformed", "3")
@@ -120,7 +121,7 @@ def test_many_are_quarantined_at_once_and_one_that_is_refused_keeps_no_other_bac
     db.command("collMod", "tasks", validator={"note": {"$ne": 3}})
     documents = [Malformed(id=one, problem="attempts is wrong", lease=None) for one in ids]
 
-    assert sweeps.quarantine_all(tasks, documents, now=now) == Written(changed=4, refused=1)
+    assert recovery.quarantine_all(tasks, documents, now=now) == WriteCounts(changed=4, refused=1)
     assert [stored(tasks, one)["status"] for one in ids] == ["failed", "failed", "failed", "pending", "failed"]
 
 
@@ -129,7 +130,7 @@ def test_writes_of_which_nobody_knows_are_unavailable(mine: Tasks, now: datetime
     ids = add(mine, [document(now, expires_at=now) for _ in range(3)])
 
     with failing(mine, "update", **how), pytest.raises(UnavailableError):
-        sweeps.expire(mine, ids, now=now)
+        recovery.expire(mine, ids, now=now)
 
 
 def test_only_tasks_that_were_never_started_expire(tasks: Tasks, now: datetime) -> None:
@@ -146,7 +147,7 @@ def test_only_tasks_that_were_never_started_expire(tasks: Tasks, now: datetime) 
         ],
     )
 
-    assert sweeps.expired(tasks, now=now, limit=10) == ids[:1]
-    assert sweeps.expired(tasks, now=now, limit=10, but=ids[:1]) == []
-    assert sweeps.expire(tasks, ids, now=now) == Written(changed=1)
+    assert recovery.find_expired(tasks, now=now, limit=10) == ids[:1]
+    assert recovery.find_expired(tasks, now=now, limit=10, excluded_ids=ids[:1]) == []
+    assert recovery.expire(tasks, ids, now=now) == WriteCounts(changed=1)
     assert (stored(tasks, ids[0])["status"], stored(tasks, ids[0])["reason"]) == ("failed", "expired")

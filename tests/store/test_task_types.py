@@ -8,9 +8,9 @@ from typing import Any
 from pymongo.database import Database
 
 from tests.conftest import T0
-from tidemill import control
 from tidemill.client import Queue
-from tidemill.control import registered_names
+from tidemill.control import task_types
+from tidemill.control.task_types import list_registered_names
 from tidemill.registry import Registry
 
 DAY = timedelta(days=1)
@@ -20,7 +20,7 @@ def declare(db: Database[Any], *names: str, package: str = "tasks", day: int = 0
     registry = Registry()
     for name in names:
         registry.task(name)(lambda payload: payload)
-    return control.declare_types(db, registry, package=package, release=str(day), now=T0 + day * DAY)
+    return task_types.declare_types(db, registry, package=package, release=str(day), now=T0 + day * DAY)
 
 
 def test_a_name_that_its_package_declares_no_more_is_retired(db: Database[Any]) -> None:
@@ -28,7 +28,7 @@ def test_a_name_that_its_package_declares_no_more_is_retired(db: Database[Any]) 
 
     assert declare(db, "a", day=1) == 1
 
-    assert registered_names(db) == {"a"}
+    assert list_registered_names(db) == {"a"}
     assert [one.get("retired_at") for one in db.task_types.find(sort=[("_id", 1)])] == [None, T0 + DAY]
     assert declare(db, "a", day=2) == 0
 
@@ -45,7 +45,7 @@ def test_a_name_that_is_declared_again_is_back(db: Database[Any]) -> None:
     declare(db, "a")
 
     assert declare(db, "a", "b") == 1
-    assert registered_names(db) == {"a", "b"}
+    assert list_registered_names(db) == {"a", "b"}
 
 
 def test_other_packages_are_left_alone(db: Database[Any]) -> None:
@@ -53,7 +53,7 @@ def test_other_packages_are_left_alone(db: Database[Any]) -> None:
 
     assert declare(db, "b", package="reports") == 1
 
-    assert registered_names(db) == {"a", "b"}
+    assert list_registered_names(db) == {"a", "b"}
 
 
 def test_a_name_that_two_packages_declare_is_written_by_one_of_them(db: Database[Any]) -> None:
@@ -61,18 +61,18 @@ def test_a_name_that_two_packages_declare_is_written_by_one_of_them(db: Database
 
     assert declare(db, "a", package="reports") == 0
     declare(db, "c", package="reports")
-    assert registered_names(db) == {"a", "c"}
+    assert list_registered_names(db) == {"a", "c"}
 
 
 def test_a_name_that_one_of_two_packages_drops_is_back_when_the_other_starts(db: Database[Any]) -> None:
     declare(db, "a", package="tasks")
     declare(db, package="tasks")
-    assert registered_names(db) == frozenset()
+    assert list_registered_names(db) == frozenset()
 
     declare(db, "a", package="reports")
     declare(db, package="tasks")
 
-    assert registered_names(db) == {"a"}
+    assert list_registered_names(db) == {"a"}
 
 
 def test_a_type_that_an_older_release_declared_gets_its_package(db: Database[Any]) -> None:

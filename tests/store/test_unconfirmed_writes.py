@@ -16,9 +16,11 @@ from tests.builders import MINUTE, add, document
 from tests.faults import failing
 from tests.functions import wire
 from tidemill import UnavailableError
-from tidemill.dead_letters import moving, redriving
-from tidemill.store import Tasks, intake, lookups, open_tasks
-from tidemill.store.writes import refused_in, write_each
+from tidemill.dead_letters import archive_writes, redrive_writes
+from tidemill.store import tasks as store_tasks
+from tidemill.store import writes
+from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.writes import find_refused_writes, write_each
 from tidemill.testing import Mongod
 
 UNCONFIRMED = {"code": 64, "errmsg": "waiting for replication timed out"}
@@ -36,19 +38,17 @@ def _letter(task: str) -> dict[str, Any]:
 WRITES: dict[str, tuple[str, Callable[[Tasks, datetime], object]]] = {
     "bury": (
         "insert",
-        lambda tasks, now: moving.bury(tasks, [_raw(document(now, _id=_letter(n))) for n in ("there", "new")]),
+        lambda tasks, now: archive_writes.insert_dead_letters(
+            tasks, [_raw(document(now, _id=_letter(n))) for n in ("there", "new")]
+        ),
     ),
     "insert": (
         "insert",
-        lambda tasks, now: redriving.insert(tasks, [_raw(document(now, _id=n)) for n in ("there", "new")]),
-    ),
-    "add_missing": (
-        "insert",
-        lambda tasks, now: intake.add_missing(tasks, [document(now, _id=n) for n in ("there", "new")]),
+        lambda tasks, now: redrive_writes.insert(tasks, [_raw(document(now, _id=n)) for n in ("there", "new")]),
     ),
     "add_in_order": (
         "insert",
-        lambda tasks, now: intake.add_in_order(tasks, [document(now, _id=n) for n in ("new", "there")]),
+        lambda tasks, now: writes.insert_in_order(tasks, [document(now, _id=n) for n in ("new", "there")]),
     ),
     "write_each": (
         "update",
@@ -72,9 +72,9 @@ def test_writes_that_no_majority_has_confirmed_are_not_taken_for_done(mine: Task
 
 
 CHANGES: dict[str, Callable[[Tasks, Any, datetime], object]] = {
-    "add_once": lambda tasks, _id, now: intake.add_once(tasks, document(now, idempotency_key="order-7")),
-    "cancel": lambda tasks, task_id, now: lookups.cancel(tasks, task_id, now=now),
-    "retry_now": lambda tasks, task_id, now: lookups.retry_now(tasks, task_id, now=now),
+    "add_once": lambda tasks, _id, now: writes.insert_once(tasks, document(now, idempotency_key="order-7")),
+    "cancel": lambda tasks, task_id, now: store_tasks.cancel(tasks, task_id, now=now),
+    "retry_now": lambda tasks, task_id, now: store_tasks.retry_now(tasks, task_id, now=now),
 }
 
 
@@ -101,7 +101,7 @@ def test_a_repeated_insert_that_finds_its_task_there_waits_for_a_majority_too(
             with failing(mine, "insert", times=9, writeConcernError=UNCONFIRMED):
                 road.lose_reply_of("insert")
                 with pytest.raises(UnavailableError):
-                    intake.add(mine, wanted)
+                    writes.insert_task(mine, wanted)
 
     assert tasks.count_documents({}) == 1
 
@@ -116,4 +116,4 @@ def test_a_repeated_insert_that_finds_its_task_there_waits_for_a_majority_too(
 )
 def test_what_is_not_only_refused_is_raised(details: dict[str, Any]) -> None:
     with pytest.raises(BulkWriteError):
-        refused_in(BulkWriteError(details))
+        find_refused_writes(BulkWriteError(details))

@@ -12,8 +12,7 @@ import pytest
 from pymongo import MongoClient
 
 from tidemill.errors import UnavailableError
-from tidemill.store import asked, translated
-from tidemill.store.unreached import reason
+from tidemill.store.connection import explain_unreached, run_server_command, translate_errors
 from tidemill.testing import Mongod
 
 
@@ -28,9 +27,9 @@ def told(uri: str) -> str:
     with (
         MongoClient[dict[str, Any]](uri, serverSelectionTimeoutMS=300, connectTimeoutMS=300) as client,
         pytest.raises(UnavailableError) as caught,
-        translated(),
+        translate_errors(),
     ):
-        asked(client["db"], "ping")
+        run_server_command(client["db"], "ping")
     assert "S3cr3t" not in str(caught.value)
     assert "127.0.0.1" not in str(caught.value)
     return str(caught.value)
@@ -39,12 +38,12 @@ def told(uri: str) -> str:
 def test_a_server_that_is_none_is_told_by_its_reason(mongod: Mongod) -> None:
     there = urlsplit(mongod.uri).netloc
 
-    assert "nobody listens there" in told("mongodb://user:S3cr3t@127.0.0.1:9/?authSource=admin")
-    assert "its name is not known" in told("mongodb://user:S3cr3t@no-such-host.invalid/")
-    assert "TLS did not come about" in told(f"mongodb://{there}/?tls=true")
-    assert "no member is of the replicaSet" in told(f"mongodb://{there}/?replicaSet=another")
+    assert "connection refused" in told("mongodb://user:S3cr3t@127.0.0.1:9/?authSource=admin")
+    assert "the name of the host is not known" in told("mongodb://user:S3cr3t@no-such-host.invalid/")
+    assert "TLS failed" in told(f"mongodb://{there}/?tls=true")
+    assert "no member belongs to the replicaSet" in told(f"mongodb://{there}/?replicaSet=another")
     with silence() as address:
-        assert "does a firewall" in told(f"mongodb://{address}/")
+        assert "check firewalls" in told(f"mongodb://{address}/")
 
 
 @pytest.mark.parametrize(
@@ -55,4 +54,4 @@ def test_a_server_that_is_none_is_told_by_its_reason(mongod: Mongod) -> None:
     ],
 )
 def test_what_takes_a_replica_set_to_happen_is_known_by_the_drivers_words(text: str, words: str) -> None:
-    assert words in reason(text)
+    assert words in explain_unreached(text)

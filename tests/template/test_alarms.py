@@ -11,7 +11,7 @@ import pytest
 from tests.cloudformation.intrinsics import ACCOUNT, REGION, Stack
 from tests.template.deployment import Deploy
 from tidemill.cli import main
-from tidemill.store import gauges
+from tidemill.store import counts
 
 TOPIC: Final = f"arn:aws:sns:{REGION}:{ACCOUNT}:on-call"
 MAILBOX: Final = "team@example.org"
@@ -29,10 +29,15 @@ MISSING: Final = {
 """What each makes of periods without data: nothing happened, nothing is known, or nobody is alive."""
 
 QUIET: Final[Mapping[str, int | None]] = {
-    "enqueue": None, "execute": 0, "reclaim": 0, "archive": 0, "operate": None, "recycled": None
+    "enqueue": None, "execute": 0, "reclaim": 0, "archive": 0, "operate": None, "recycled": None,
+    "execute_throttles": 0, "reclaim_throttles": 0, "archive_throttles": 0, "operate_throttles": None,
 }  # fmt: skip
-NEITHER: Final[Mapping[str, int | None]] = {"exports": None, "failed": None}
-FULL: Final = gauges.MANY
+NEITHER: Final[Mapping[str, int | None]] = {"exports": None, "failed": None, "runs": 3}
+TAKEN_IN: Final[Mapping[str, int | None]] = {
+    "kept": 0, "refused": 0, "throttled": None, "enqueue_dropped": 0, "enqueue_untold": None, "execute_untold": None,
+    "enqueue_looped": None, "execute_looped": None, "reclaim_looped": None,
+}  # fmt: skip
+FULL: Final = counts.COUNT_LIMIT
 each_alarm = pytest.mark.parametrize("name", MISSING)
 
 
@@ -111,7 +116,7 @@ def test_an_alarm_can_be_made(deploy: Deploy, name: str) -> None:
     assert 1 <= alarm["DatapointsToAlarm"] <= alarm["EvaluationPeriods"]
 
 
-@pytest.mark.parametrize("name", ["RetryRateAlarm", "ErrorsAlarm", "DeadLettersAlarm"])
+@pytest.mark.parametrize("name", ["RetryRateAlarm", "ErrorsAlarm", "DeadLettersAlarm", "EnqueueFailuresAlarm"])
 def test_an_expression_is_made_of_the_metrics_beside_it_and_alone_is_looked_at(deploy: Deploy, name: str) -> None:
     alarm = alarms(deploy())[name]
     expression, watched = queries(alarm)
@@ -131,6 +136,8 @@ def test_an_alarm_watches_this_stack_only(deploy: Deploy, name: str) -> None:
         [dimension] = metric["Dimensions"]
         if metric["Namespace"] == "Tidemill":
             assert dimension == {"Name": "service", "Value": "orders"}
+        elif metric["Namespace"] == "AWS/ApiGateway":
+            assert dimension == {"Name": "ApiName", "Value": "orders"}
         else:
             assert dimension["Value"].startswith("orders-")
 
@@ -164,6 +171,10 @@ def test_a_tenth_is_not_nor_is_any_number_of_fewer_than_twenty(
         {"reclaim": 1},
         {"archive": 1},
         {"operate": 1},
+        {"execute_throttles": 1},
+        {"reclaim_throttles": 1},
+        {"archive_throttles": 1},
+        {"operate_throttles": 1},
     ],
 )
 def test_an_error_of_any_function_rings(deploy: Deploy, counted: dict[str, int | None]) -> None:
@@ -175,18 +186,29 @@ def test_an_executor_that_ends_itself_is_no_error(deploy: Deploy, counted: dict[
     assert not rings(alarms(deploy())["ErrorsAlarm"], **{**QUIET, **counted})
 
 
+def named_functions(stack: Stack, watched: Mapping[str, Any], metric: str) -> set[str]:
+    """Return the functions of which *watched* has a metric of Lambda; their ids say of which."""
+    found = {}
+    for query, one in watched.items():
+        if (one["Metric"]["Namespace"], one["Metric"]["MetricName"]) == ("AWS/Lambda", metric):
+            found[query] = one["Metric"]["Dimensions"][0]["Value"]
+    names = {stack.name_of(name): name for name in stack.of_type("AWS::Lambda::Function")}
+    assert all(
+        query == "throttled" or names[value].lower().startswith(query.partition("_")[0])
+        for query, value in found.items()
+    )
+    return {names[value] for value in found.values()}
+
+
 def test_the_errors_are_those_of_all_five_functions(deploy: Deploy) -> None:
     stack = deploy()
     _, watched = queries(alarms(stack)["ErrorsAlarm"])
     recycled = watched.pop("recycled")["Metric"]
+    functions = set(stack.of_type("AWS::Lambda::Function"))
 
     assert (recycled["Namespace"], recycled["MetricName"]) == ("Tidemill", "recycled")
-    assert {one["Metric"]["Dimensions"][0]["Value"] for one in watched.values()} == {
-        stack.name_of(name) for name in stack.of_type("AWS::Lambda::Function")
-    }
-    assert {(one["Metric"]["Namespace"], one["Metric"]["MetricName"]) for one in watched.values()} == {
-        ("AWS/Lambda", "Errors")
-    }
+    assert named_functions(stack, watched, "Errors") == functions
+    assert named_functions(stack, watched, "Throttles") == functions - {"EnqueueFunction"}  # see what is not taken in
 
 
 @pytest.mark.parametrize("timeout", [90, 120, 180, 300, 600, 900])
@@ -207,7 +229,27 @@ def test_executors_that_die_one_after_the_other_at_the_end_of_their_lives_ring(d
 def test_dead_letters_are_watched_by_number_and_by_what_cannot_be_exported(deploy: Deploy) -> None:
     alarm = alarms(deploy())["DeadLettersAlarm"]
 
-    assert statistics(alarm) == {"failed_exports": "Sum", "dead_letters": "Maximum", "failed": "Sum"}
+    assert statistics(alarm) == {
+        "failed_exports": "Sum", "dead_letters": "Maximum", "failed": "Sum", "Invocations": "Sum"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("runs", [None, 0])
+def test_an_archive_that_does_not_run_rings(deploy: Deploy, runs: int | None) -> None:
+    alarm = alarms(deploy())["DeadLettersAlarm"]
+
+    assert rings(alarm, letters=Gauge(0, before=0), **{**NEITHER, "runs": runs})
+
+
+def test_before_the_stack_was_made_archive_did_not_run_and_nothing_rings(deploy: Deploy) -> None:
+    alarm = alarms(deploy())["DeadLettersAlarm"]
+
+    assert not rings(alarm, letters=None, **{**NEITHER, "runs": None})
+    stack = deploy()
+    [invocations] = [
+        one["Metric"] for one in queries(alarm)[1].values() if one["Metric"]["MetricName"] == "Invocations"
+    ]
+    assert invocations["Dimensions"][0]["Value"] == stack.name_of("ArchiveFunction")
 
 
 @pytest.mark.parametrize(
@@ -247,7 +289,6 @@ def test_dead_letters_that_are_there_do_not_ring(
     ("name", "watched", "threshold"),
     [
         ("RetriesExhaustedAlarm", {"retry_exhausted_total": "Sum"}, ("GreaterThanThreshold", 0)),
-        ("EnqueueFailuresAlarm", {"ApproximateNumberOfMessagesVisible": "Maximum"}, ("GreaterThanThreshold", 0)),
         ("HeartbeatAlarm", {"clock_skew_seconds": "SampleCount"}, ("LessThanThreshold", 1)),
     ],
 )
@@ -268,11 +309,58 @@ def test_five_minutes_without_a_run_of_reclaim_are_too_many(deploy: Deploy, reso
 
 
 def test_the_queue_that_is_watched_is_where_enqueue_leaves_its_failures(deploy: Deploy) -> None:
-    alarm = alarms(deploy())["EnqueueFailuresAlarm"]
+    kept = queries(alarms(deploy())["EnqueueFailuresAlarm"])[1]["kept"]
 
-    assert alarm["Namespace"] == "AWS/SQS"
-    assert alarm["Dimensions"][0]["Name"] == "QueueName"
-    assert "EnqueueFailures" in alarm["Dimensions"][0]["Value"]
+    assert (kept["Metric"]["Namespace"], kept["Stat"]) == ("AWS/SQS", "Maximum")
+    assert kept["Metric"]["Dimensions"][0]["Name"] == "QueueName"
+    assert "EnqueueFailures" in kept["Metric"]["Dimensions"][0]["Value"]
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        {"kept": 1},
+        {"refused": 5},
+        {"throttled": 5},
+        {"enqueue_dropped": 1},
+        {"enqueue_untold": 1},
+        {"execute_untold": 1},
+        {"enqueue_looped": 1},
+        {"execute_looped": 1},
+        {"reclaim_looped": 1},
+    ],
+)
+def test_what_was_sent_and_does_not_arrive_rings(deploy: Deploy, counted: dict[str, int]) -> None:
+    assert rings(alarms(deploy())["EnqueueFailuresAlarm"], **{**TAKEN_IN, **counted})
+
+
+@pytest.mark.parametrize("counted", [{}, {"refused": 4, "throttled": 4}, dict.fromkeys(TAKEN_IN)])
+def test_a_request_that_its_caller_repeats_does_not_ring(deploy: Deploy, counted: dict[str, int | None]) -> None:
+    assert not rings(alarms(deploy())["EnqueueFailuresAlarm"], **{**TAKEN_IN, **counted})
+
+
+def test_events_are_watched_of_the_functions_that_they_are_of(deploy: Deploy, resources: dict[str, Any]) -> None:
+    stack = deploy()
+    _, watched = queries(alarms(stack)["EnqueueFailuresAlarm"])
+    chained = {name for name, r in resources.items() if r["Properties"].get("RecursiveLoop") == "Allow"}
+    repeated = {
+        r["Properties"]["FunctionName"]["Ref"]
+        for r in resources.values()
+        if r["Type"] == "AWS::Lambda::EventInvokeConfig" and r["Properties"]["MaximumRetryAttempts"]
+    }
+    told = {
+        r["Properties"]["FunctionName"]["Ref"]
+        for r in resources.values()
+        if r["Type"] == "AWS::Lambda::EventInvokeConfig"
+        and r["Properties"].get("DestinationConfig", {}).get("OnFailure")
+    }
+
+    assert named_functions(stack, watched, "AsyncEventsDropped") == repeated  # of others each error is one
+    assert named_functions(stack, watched, "RecursiveInvocationsDropped") == chained
+    assert named_functions(stack, watched, "DestinationDeliveryFailures") == told
+    assert named_functions(stack, watched, "Throttles") == {"EnqueueFunction"}
+    refused = watched["refused"]["Metric"]
+    assert (refused["Namespace"], refused["MetricName"]) == ("AWS/ApiGateway", "5XXError")
 
 
 @pytest.mark.parametrize("name", ["RetryLatencyAlarm", "OldestDueAlarm"])
@@ -331,7 +419,15 @@ def test_only_alarms_of_the_stack_may_publish_to_the_topic_made(deploy: Deploy) 
                 "StringEquals": {"aws:SourceAccount": ACCOUNT},
                 "ArnLike": {"aws:SourceArn": f"arn:aws:cloudwatch:{REGION}:{ACCOUNT}:alarm:orders-*"},
             },
-        }
+        },
+        {
+            "Sid": "OnlyOverTLS",
+            "Effect": "Deny",
+            "Principal": "*",
+            "Action": "sns:Publish",
+            "Resource": stack.arn("AlarmTopic"),
+            "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+        },
     ]
 
 

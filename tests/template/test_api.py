@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.template.deployment import Deploy
+
 METHODS = [("/tasks", "post"), ("/tasks/batch", "post"), ("/tasks/{id}", "get"), ("/tasks/{id}", "delete")]
 REFUSALS = {
     "DEFAULT_4XX": "request_refused",
@@ -65,6 +67,48 @@ def test_there_is_one_stage(resources: dict[str, Any]) -> None:
 
     assert stages == ["v1"]
     assert ["StageName" in deployment for deployment in deployments] == [False]
+
+
+def test_all_callers_together_are_throttled_at_twice_what_one_may_send(deploy: Deploy) -> None:
+    stack = deploy()
+    [stage] = stack.of_type("AWS::ApiGateway::Stage").values()
+    [plan] = stack.of_type("AWS::ApiGateway::UsagePlan").values()
+
+    assert stage["MethodSettings"] == [
+        {
+            "HttpMethod": "*",
+            "ResourcePath": "/*",
+            "ThrottlingRateLimit": 2 * plan["Throttle"]["RateLimit"],
+            "ThrottlingBurstLimit": 2 * plan["Throttle"]["BurstLimit"],
+        }
+    ]
+
+
+def test_no_request_is_logged_where_nobody_asked_for_it(deploy: Deploy) -> None:
+    stack = deploy()
+    [stage] = stack.of_type("AWS::ApiGateway::Stage").values()
+
+    assert "AccessLogSetting" not in stage
+    assert "AccessLogs" not in stack.of_type("AWS::Logs::LogGroup")
+
+
+def test_a_logged_request_is_a_line_of_json_without_payload_path_and_key(deploy: Deploy) -> None:
+    stack = deploy(AccessLog="true", LogRetentionDays=14)
+    [stage] = stack.of_type("AWS::ApiGateway::Stage").values()
+    line = json.loads(stage["AccessLogSetting"]["Format"])
+
+    assert stage["AccessLogSetting"]["DestinationArn"] == stack.arn("AccessLogs")
+    assert stack.of_type("AWS::Logs::LogGroup")["AccessLogs"] == {"RetentionInDays": "14"}
+    assert line["requestId"] == "$context.requestId"  # without one API Gateway refuses the format
+    assert set(line.values()) == {
+        "$context.requestId", "$context.requestTime", "$context.identity.sourceIp", "$context.identity.apiKeyId",
+        "$context.httpMethod", "$context.resourcePath", "$context.status", "$context.responseLatency",
+        "$context.integration.status", "$context.integration.latency", "$context.error.responseType",
+    }  # fmt: skip
+
+
+def test_alarm_and_dashboard_know_the_api_by_its_name(definition: dict[str, Any]) -> None:
+    assert definition["info"]["title"] == {"Ref": "AWS::StackName"}
 
 
 def test_the_first_key_is_metered_by_the_plan_of_the_stage(resources: dict[str, Any]) -> None:

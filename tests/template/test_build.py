@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-LOCKS = ["layers/core", "layers/tasks", "requirements/dev", "requirements/runtime", "requirements/sam"]
+LOCKS = [
+    *("layers/core", "layers/tasks", "requirements/dev", "requirements/runtime", "requirements/sam"),
+    *("requirements/deployed", "requirements/deployed-source"),
+]
 
 
 def planned(root: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +41,14 @@ def test_a_build_is_for_what_the_template_deploys_by_default(root: Path) -> None
 def test_what_is_built_is_linted_first_and_checked_last(root: Path) -> None:
     plan = planned(root, "build").stdout
 
-    steps = ["build_folder.py before", "sam validate --lint", "sam build", "build_folder.py after", "check_build.py"]
+    steps = [
+        "build_folder.py before",
+        "sam validate --lint",
+        "sam build",
+        "build_folder.py after",
+        "check_build.py",
+        'translate.py ".aws-sam/build" "build/translated.json"',
+    ]
     assert [plan.count(step) for step in steps] == [1] * len(steps)
     assert sorted(steps, key=plan.index) == steps
 
@@ -89,7 +99,7 @@ def test_the_end_to_end_tests_build_for_this_machine_beside_what_is_deployed(roo
     plan = planned(root, "e2e").stdout
 
     machine = "arm64" if os.uname().machine in {"aarch64", "arm64"} else "x86_64"
-    assert f"build BUILD=build/e2e ARCH={machine} " in plan
+    assert f"build BUILD=build/e2e TRANSLATED=build/e2e.json ARCH={machine} " in plan
     assert plan.index("check_build.py") < plan.index("pytest tests/end_to_end/deployed")
 
 

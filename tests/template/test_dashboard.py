@@ -15,11 +15,11 @@ from bson.raw_bson import RawBSONDocument
 from tests.builders import document
 from tests.cloudformation.intrinsics import Stack
 from tests.template.deployment import Deploy
-from tidemill import metrics
-from tidemill.documents import read
-from tidemill.executor import attempts
+from tidemill.aws import metrics
+from tidemill.documents import read_task
+from tidemill.executor import report
 from tidemill.model import Failed, Failure, Run
-from tidemill.settlement import Settlement
+from tidemill.store.outcomes import Settlement
 
 COLUMNS = 24
 QUESTIONS = ["## Is it keeping up?", "## Is it failing?", "## Why?"]
@@ -112,10 +112,28 @@ def test_what_is_drawn_of_aws_is_of_functions_and_queues_of_the_stack(
             ("AWS/Lambda", "Invocations"),
             ("AWS/Lambda", "Duration"),
             ("AWS/Lambda", "ConcurrentExecutions"),
+            ("AWS/Lambda", "Throttles"),
+            ("AWS/Lambda", "AsyncEventsDropped"),
+            ("AWS/Lambda", "DestinationDeliveryFailures"),
+            ("AWS/Lambda", "RecursiveInvocationsDropped"),
+            ("AWS/ApiGateway", "5XXError"),
             ("AWS/SQS", "ApproximateNumberOfMessagesVisible"),
         }
-        assert dimension == ["QueueName", queue] or (dimension[0] == "FunctionName" and dimension[1] in functions)
+        if dimension[0] == "FunctionName":
+            assert dimension[1] in functions
+        else:
+            assert dimension in (["QueueName", queue], ["ApiName", "orders"])
+    assert {line[3] for line in others if line[1] == "Throttles"} == functions
     assert {line[3] for line in others if line[1] == "Errors"} == functions
+
+
+def test_what_alarms_see_of_aws_is_drawn(stack: Stack, widgets: list[dict[str, Any]]) -> None:
+    queries = [query for one in stack.of_type("AWS::CloudWatch::Alarm").values() for query in one.get("Metrics", ())]
+    seen = [query["MetricStat"]["Metric"] for query in queries if "MetricStat" in query]
+
+    assert {(one["Namespace"], one["MetricName"], one["Dimensions"][0]["Value"]) for one in seen} <= {
+        (line[0], line[1], line[3]) for line in drawn(widgets)
+    }
 
 
 def test_times_are_shown_as_percentiles(widgets: list[dict[str, Any]]) -> None:
@@ -162,10 +180,10 @@ def test_the_reasons_are_looked_for_where_functions_log(stack: Stack, widgets: l
 
 def test_the_reasons_are_made_of_what_is_logged_of_an_attempt(widgets: list[dict[str, Any]]) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    task = read(RawBSONDocument(encode(document(now, status="processing", attempts=1))))
+    task = read_task(RawBSONDocument(encode(document(now, status="processing", attempts=1))))
     outcome = Failed(failure=Failure(message="m", code="c"), reason="exhausted")
     run = Run(started_at=now, duration=timedelta(0), status="failed")
-    told = attempts.line(Settlement(task=task, outcome=outcome, run=run))
+    told = report.log_fields(Settlement(task=task, outcome=outcome, run=run))
     by_task, latest, _ = of_kind(widgets, "log")
 
     assert {"task_name", "code", "task_id"} <= told.keys()

@@ -36,6 +36,8 @@ def test_every_lock_is_looked_at() -> None:
     assert {path.relative_to(ROOT).as_posix() for path in LOCKS} >= {
         "layers/core/requirements.txt",
         "layers/tasks/requirements.txt",
+        "requirements/deployed-source.txt",
+        "requirements/deployed.txt",
         "requirements/dev.txt",
         "requirements/lock.txt",
         "requirements/runtime.txt",

@@ -8,7 +8,7 @@ import pytest
 
 from tasks.deliver_webhook import Sender
 from tests.template.reading import Asked
-from tidemill import metrics
+from tidemill.aws import metrics
 from tidemill.settings import Settings, from_environment
 
 FUNCTIONS = ["EnqueueFunction", "ExecuteFunction", "ReclaimFunction", "ArchiveFunction", "OperateFunction"]
@@ -18,8 +18,8 @@ each_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
 def ours(asked: Asked, function: str = "EnqueueFunction") -> set[str]:
-    """What was looked for and is not the platform's nor another function's: who wakes, and who exports."""
-    others = set() if function == "EnqueueFunction" else {"EXECUTE_FUNCTION"}
+    """What was looked for and is not the platform's nor another function's: who wakes and sets aside, who exports."""
+    others = set() if function == "EnqueueFunction" else {"EXECUTE_FUNCTION", "FAILURES_QUEUE_URL"}
     others |= set() if function in EXPORTERS else {"ARCHIVE_BUCKET"}
     return {name for name in asked.names if not name.startswith("AWS_")} - others
 
@@ -32,7 +32,12 @@ def variables(template: dict[str, Any], name: str) -> dict[str, Any]:
 def deployed(template: dict[str, Any], name: str, **chosen: object) -> dict[str, str]:
     """The variables of a function as Lambda would set them, with the defaults of what is not *chosen*."""
     defaults = {p: template["Parameters"][p].get("Default", f"the {p}") for p in template["Parameters"]}
-    made = {"AWS::StackName": "tidemill", "ExecuteFunction": "the executor", "ArchiveBucket": "the-bucket"}
+    made = {
+        "AWS::StackName": "tidemill",
+        "ExecuteFunction": "the executor",
+        "EnqueueFailures": "the queue",
+        "ArchiveBucket": "the-bucket",
+    }
     values = made | defaults | chosen
 
     def resolved(value: Any) -> str:
@@ -65,7 +70,10 @@ def test_every_variable_that_the_task_functions_read_is_declared_for_executors(t
 def test_an_untouched_deployment_has_the_defaults_of_the_code(template: dict[str, Any], name: str) -> None:
     woken = "the executor" if name == "EnqueueFunction" else None
     bucket = "the-bucket" if name in EXPORTERS else None
-    expected = Settings(secret_arn="the MongoSecretArn", execute_function=woken, archive_bucket=bucket)
+    aside = "the queue" if name == "EnqueueFunction" else None
+    expected = Settings(
+        secret_arn="the MongoSecretArn", execute_function=woken, failures_queue=aside, archive_bucket=bucket
+    )
 
     assert from_environment(deployed(template, name)) == expected
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tidemill.gateway import Batch
-from tidemill.requests import NewTask, read_direct
+from tidemill.http.models import Batch
+from tidemill.requests.events import read_direct, read_redelivery
+from tidemill.requests.tasks import NewTask
 
 EVENTS = Path(__file__).parents[2] / "events"
 HTTP = {
@@ -68,6 +69,7 @@ def task_in(name: str) -> dict[str, Any]:
 def test_these_are_all_events_there_are() -> None:
     assert {path.stem for path in EVENTS.glob("*.json")} == {
         *HTTP, *DIRECT, *OPERATIONS, "execute_failed", "enqueue_direct", "enqueue_recurring",
+        "retries", "retries_schedule",
     }  # fmt: skip
 
 
@@ -136,6 +138,15 @@ def test_a_batch_holds_tasks_that_fit_the_request() -> None:
 @pytest.mark.parametrize(("name", "recurs"), [("enqueue_direct", False), ("enqueue_recurring", True)])
 def test_a_direct_invocation_fits_the_request(name: str, *, recurs: bool) -> None:
     assert (read_direct(load(name)).occurrence is not None) == recurs
+
+
+@pytest.mark.parametrize(("name", "recurs"), [("retries", False), ("retries_schedule", True)])
+def test_a_message_of_the_queue_of_retries_holds_a_direct_invocation(name: str, *, recurs: bool) -> None:
+    [message] = load(name)["Records"]
+    redelivery = read_redelivery(message)
+
+    assert (read_direct(redelivery.event).occurrence is not None) == recurs
+    assert (redelivery.failed_at is None) == recurs
 
 
 @pytest.mark.parametrize("name", ["get_task", "cancel_task"])

@@ -19,8 +19,8 @@ from pymongo.errors import DuplicateKeyError, PyMongoError
 from tests.template.translating import ROOT
 from tests.template.wiring import edges, functions, named
 from tidemill import Queue
-from tidemill.clock import truncated
-from tidemill.requests import MAX_PAYLOAD_BYTES, storage_problem
+from tidemill.clock import truncate_to_ms
+from tidemill.requests.payloads import MAX_PAYLOAD_BYTES, find_storage_problem
 
 EXPRESSION = re.compile(r"\b(?:rate\(\d|cron\()[^()]*\)")
 AWARE = CodecOptions[dict[str, Any]](tz_aware=True)
@@ -110,13 +110,13 @@ def test_what_our_check_lets_through_comes_back_as_it_was(  # F97
 
     [found] = db["tasks"].with_options(AWARE).find({"_id": task_id})
 
-    assert storage_problem(payload, max_bytes=MAX_PAYLOAD_BYTES) is None
+    assert find_storage_problem(payload, max_bytes=MAX_PAYLOAD_BYTES) is None
     assert bson.encode(found["payload"]) == bson.encode(payload)  # 1.0 is not 1, -0.0 is not 0.0, order counts
 
 
 @pytest.mark.parametrize("payload", REFUSED)
 def test_what_our_check_refuses_could_not_be_stored(db: Database[Any], payload: dict[str, Any]) -> None:  # F97
-    assert storage_problem(payload, max_bytes=MAX_PAYLOAD_BYTES) is not None
+    assert find_storage_problem(payload, max_bytes=MAX_PAYLOAD_BYTES) is not None
     with pytest.raises((bson.errors.BSONError, OverflowError, UnicodeEncodeError, PyMongoError)):
         db["tasks"].insert_one({"payload": payload})
 
@@ -124,10 +124,10 @@ def test_what_our_check_refuses_could_not_be_stored(db: Database[Any], payload: 
 def test_the_server_keeps_milliseconds_and_our_clock_says_no_more(db: Database[Any]) -> None:  # F97
     at = datetime(2031, 7, 1, 9, 0, 0, 123_999, tzinfo=UTC)
 
-    db["times"].insert_one({"raw": at, "ours": truncated(at)})
+    db["times"].insert_one({"raw": at, "ours": truncate_to_ms(at)})
     [found] = db["times"].with_options(AWARE).find()
 
-    assert found["raw"] == truncated(at) == found["ours"]
+    assert found["raw"] == truncate_to_ms(at) == found["ours"]
     assert at - found["raw"] < timedelta(milliseconds=1)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from tests.template.deployment import Deploy
+from tidemill.enqueue.direct import MAX_EVENT_AGE
+from tidemill.indexes import OCCURRENCE_RETENTION
+
 
 class Expected(NamedTuple):
     memory: int
-    timeout: object
+    timeout: Any
     retries: int
     max_age: int
 
@@ -74,8 +79,30 @@ def test_lambda_repeats_an_asynchronous_invoke_as_the_design_says(resources: dic
 
 
 @each_function
-def test_a_function_has_neither_snapstart_nor_reserved_concurrency(resources: dict[str, Any], name: str) -> None:
-    assert resources[name]["Properties"].keys().isdisjoint({"SnapStart", "ReservedConcurrentExecutions"})
+def test_a_function_has_no_snapstart_and_at_most_enqueue_reserved_concurrency(
+    resources: dict[str, Any], name: str
+) -> None:
+    reserved = {"EnqueueFunction"} if "ReservedConcurrentExecutions" in resources[name]["Properties"] else set()
+
+    assert "SnapStart" not in resources[name]["Properties"]
+    assert reserved <= {name}
+
+
+@pytest.mark.parametrize(("chosen", "reserved"), [("", None), ("0", None), ("1", "1"), ("25", "25")])
+def test_enqueue_reserves_concurrency_where_that_is_chosen(deploy: Deploy, chosen: str, reserved: str | None) -> None:
+    functions = deploy(EnqueueConcurrency=chosen).of_type("AWS::Lambda::Function")
+    found = {name: one.get("ReservedConcurrentExecutions") for name, one in functions.items()}
+
+    assert found == dict.fromkeys(TABLE) | {"EnqueueFunction": reserved}
+
+
+@each_function
+def test_only_a_function_whose_chain_our_code_bounds_may_be_invoked_in_a_chain(
+    resources: dict[str, Any], name: str
+) -> None:
+    recursive = {"EnqueueFunction", "ExecuteFunction", "ReclaimFunction"}
+
+    assert resources[name]["Properties"].get("RecursiveLoop") == ("Allow" if name in recursive else None)
 
 
 def test_reclaim_learns_of_an_executor_that_died(resources: dict[str, Any]) -> None:
@@ -85,16 +112,52 @@ def test_reclaim_learns_of_an_executor_that_died(resources: dict[str, Any]) -> N
     assert ("lambda:InvokeFunction", reclaim) in allowed(resources, "ExecuteFunction")
 
 
-def test_a_task_that_could_not_be_stored_waits_in_an_encrypted_queue(resources: dict[str, Any]) -> None:
-    queue = {"Fn::GetAtt": ["EnqueueFailures", "Arn"]}
+DAY = 86400
+RETRIES = {"Fn::GetAtt": ["EnqueueRetries", "Arn"]}
+FAILURES = {"Fn::GetAtt": ["EnqueueFailures", "Arn"]}
 
-    assert invoke_config(resources, "EnqueueFunction")["DestinationConfig"] == {"OnFailure": {"Destination": queue}}
-    assert ("sqs:SendMessage", queue) in allowed(resources, "EnqueueFunction")
+
+def test_a_task_that_could_not_be_stored_waits_in_an_encrypted_queue(resources: dict[str, Any]) -> None:
+    assert invoke_config(resources, "EnqueueFunction")["DestinationConfig"] == {"OnFailure": {"Destination": RETRIES}}
     assert resources["EnqueueFailures"]["Properties"] == {
-        "MessageRetentionPeriod": 14 * 86400,
+        "MessageRetentionPeriod": 14 * DAY,
         "SqsManagedSseEnabled": True,
     }
-    assert resources["EnqueueFailures"]["DeletionPolicy"] == "RetainExceptOnCreate"
+    for queue in ("EnqueueRetries", "EnqueueFailures"):
+        assert resources[queue]["DeletionPolicy"] == "RetainExceptOnCreate"
+        assert resources[queue]["UpdateReplacePolicy"] == "Retain"
+
+
+def test_it_is_tried_every_five_minutes_for_a_day_and_then_set_aside(resources: dict[str, Any]) -> None:
+    queue = resources["EnqueueRetries"]["Properties"]
+
+    assert queue["SqsManagedSseEnabled"] is True
+    assert queue["RedrivePolicy"]["deadLetterTargetArn"] == FAILURES
+    assert queue["VisibilityTimeout"] * queue["RedrivePolicy"]["maxReceiveCount"] == DAY
+    assert queue["VisibilityTimeout"] >= 6 * TABLE["EnqueueFunction"].timeout  # what AWS asks for
+    assert queue["MessageRetentionPeriod"] == 14 * DAY
+    assert timedelta(seconds=queue["MessageRetentionPeriod"]) < OCCURRENCE_RETENTION
+
+
+def test_lambda_reads_the_queue_of_retries_two_batches_at_a_time(resources: dict[str, Any]) -> None:
+    [source] = [r["Properties"] for r in resources.values() if r["Type"] == "AWS::Lambda::EventSourceMapping"]
+
+    assert source == {
+        "EventSourceArn": RETRIES,
+        "FunctionName": {"Ref": "EnqueueFunction"},
+        "BatchSize": 10,
+        "FunctionResponseTypes": ["ReportBatchItemFailures"],
+        "ScalingConfig": {"MaximumConcurrency": 2},
+    }
+    assert resources["EnqueueFunction"]["Properties"]["Environment"]["Variables"]["FAILURES_QUEUE_URL"] == {
+        "Ref": "EnqueueFailures"
+    }
+
+
+def test_a_first_try_is_no_older_than_the_code_takes_it_to_be(resources: dict[str, Any]) -> None:
+    kept = invoke_config(resources, "EnqueueFunction")["MaximumEventAgeInSeconds"]
+
+    assert timedelta(seconds=kept) == MAX_EVENT_AGE
 
 
 @pytest.mark.parametrize("name", ["ReclaimFunction", "ArchiveFunction"])

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.template.graph import BEGIN, END, README, graph, placed
-from tests.template.wiring import FUNCTIONS, HAND, HTTP, LOGS, OFF, edges, functions, named
+from tests.template.wiring import FAILURE, FUNCTIONS, HAND, HTTP, LOGS, OFF, edges, functions, named
+from tools.graph import BEGIN, END, README, graph, insert_drawing
 
 NODE = re.compile(r'^ +(\w+)(?:\["|\(\["|\[\("|\[\[")([^"]+)"')
 ARROW = re.compile(r'^ +(\w+) (?:-->|-\.->)(?:\|"[^"|]+"\|)? (\w+)$')
@@ -19,7 +19,7 @@ ARROW = re.compile(r'^ +(\w+) (?:-->|-\.->)(?:\|"[^"|]+"\|)? (\w+)$')
 def test_the_readme_has_it_as_the_template_is(template: dict[str, Any]) -> None:
     readme = README.read_text(encoding="utf-8")
 
-    assert placed(readme, graph(template)) == readme, "make graph"
+    assert insert_drawing(readme, graph(template)) == readme, "make graph"
 
 
 def test_every_arrow_leads_from_a_node_to_a_node(template: dict[str, Any]) -> None:
@@ -42,16 +42,28 @@ def test_it_has_everything_that_starts_a_function(template: dict[str, Any]) -> N
     drawn = edges(template)
     starting = {edge.source for edge in drawn if edge.target in functions(template)}
 
-    assert starting >= {HTTP, HAND}
+    assert starting >= {HTTP, HAND, "EnqueueRetries"}
     assert {edge.target for edge in drawn} >= functions(template).keys()
     assert [edge.target for edge in drawn if edge.source == HAND] == ["OperateFunction"]
     schedules = {
-        edge.source: edge.label for edge in drawn if edge.source in named(template, "AWS::Scheduler::Schedule")
+        edge.source: edge.label
+        for edge in drawn
+        if edge.source in named(template, "AWS::Scheduler::Schedule") and edge.target in functions(template)
     }
     assert {name for name, label in schedules.items() if label} == {"EnqueueFunctionRecurringExample"}
     assert schedules["EnqueueFunctionRecurringExample"] == OFF
     [routes] = [edge.label.split("<br/>") for edge in drawn if edge.source == HTTP]
     assert sorted(routes) == ["DELETE /tasks/{id}", "GET /tasks/{id}", "POST /tasks", "POST /tasks/batch"]
+
+
+def test_it_has_where_failed_enqueues_go(template: dict[str, Any]) -> None:
+    labels = {(edge.source, edge.target): edge.label for edge in edges(template) if "Enqueue" in edge.target}
+
+    assert labels["EnqueueRetries", "EnqueueFunction"] == ""
+    assert labels["EnqueueRetries", "EnqueueFailures"] == FAILURE
+    assert labels["EnqueueFunction", "EnqueueRetries"].startswith(FAILURE)
+    assert labels["EnqueueFunctionRecurringExample", "EnqueueRetries"].startswith(FAILURE)
+    assert ("ExecuteFunctionTick", "EnqueueRetries") not in labels
 
 
 def test_it_has_every_action_and_every_policy_there_is(template: dict[str, Any]) -> None:
@@ -102,7 +114,11 @@ def test_what_one_function_may_do_more_is_an_arrow_more(template: dict[str, Any]
 def test_what_is_there_in_some_deployments_only_says_in_which(template: dict[str, Any]) -> None:
     conditions = {edge.target: edge.condition for edge in edges(template) if edge.condition}
 
-    assert conditions == {"MongoSecretKeyArn": "HasSecretKey", "AWSLambdaVPCAccessExecutionRole": "HasNetwork"}
+    assert conditions == {
+        "MongoSecretKeyArn": "HasSecretKey",
+        "AWSLambdaVPCAccessExecutionRole": "HasNetwork",
+        "TaskPolicyArns": "HasTaskPolicies",
+    }
 
 
 def test_what_some_functions_may_is_not_drawn_as_if_all_did(template: dict[str, Any]) -> None:
@@ -119,10 +135,10 @@ def test_what_some_functions_may_is_not_drawn_as_if_all_did(template: dict[str, 
 
 
 def test_it_goes_between_the_two_marks() -> None:
-    assert placed(f"a\n{BEGIN}\nold\n{END}\nb", "new") == f"a\n{BEGIN}\nnew\n{END}\nb"
+    assert insert_drawing(f"a\n{BEGIN}\nold\n{END}\nb", "new") == f"a\n{BEGIN}\nnew\n{END}\nb"
 
 
 @pytest.mark.parametrize("readme", ["", BEGIN, END, f"{BEGIN}{BEGIN}{END}"])
 def test_a_mark_that_is_missing_or_there_twice_is_told(readme: str) -> None:
     with pytest.raises(ValueError, match="must have one"):
-        placed(readme, "new")
+        insert_drawing(readme, "new")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from layers.check_build import FOR_PEOPLE
+from tests.template.deployment import Deploy
 
 LAYERS = {"CoreLayer": "layers/core", "TasksLayer": "layers/tasks"}
 THIS_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -49,15 +50,26 @@ def layer_name(folder: str) -> dict[str, str]:
     return {"Fn::Sub": "${AWS::StackName}-" + folder.rpartition("/")[2]}
 
 
-def test_every_function_has_the_core_and_executors_have_the_tasks(resources: dict[str, Any]) -> None:
+def test_every_function_has_the_core_and_executors_have_the_tasks(resources: dict[str, Any], deploy: Deploy) -> None:
+    stack = deploy()
+    names = {arn: name for name in resources if "Layer" in name for arn in [stack.arn(name)]}
     layers = {
-        name: [re.sub(r"[0-9a-f]{10}$", "", layer["Ref"]) for layer in r["Properties"]["Layers"]]
-        for name, r in resources.items()
-        if r["Type"] == "AWS::Lambda::Function"
+        name: [re.sub(r"[0-9a-f]{10}$", "", names[arn]) for arn in function["Layers"]]
+        for name, function in stack.of_type("AWS::Lambda::Function").items()
     }
 
     assert layers.pop("ExecuteFunction") == ["CoreLayer", "TasksLayer"]
     assert set(map(tuple, layers.values())) == {("CoreLayer",)}
+
+
+def test_a_layer_of_ones_own_takes_the_place_of_the_tasks(deploy: Deploy) -> None:
+    arn = "arn:aws:lambda:eu-central-1:123456789012:layer:our-tasks:7"
+    ours, own = deploy(), deploy(TasksLayerArn=arn)
+    made = own.of_type("AWS::Lambda::LayerVersion")
+
+    assert len(ours.of_type("AWS::Lambda::LayerVersion")) == 2
+    assert [layer["LayerName"] for layer in made.values()] == ["tidemill-core"]
+    assert own.of_type("AWS::Lambda::Function")["ExecuteFunction"]["Layers"] == [own.arn(next(iter(made))), arn]
 
 
 @each_layer

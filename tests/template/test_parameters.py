@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tidemill.errors import SettingsError
 from tidemill.settings import from_environment
 
 SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:"  # an address, nothing secret
@@ -16,17 +17,22 @@ NAMES = [
     "MongoSecretArn",
     "MongoSecretKeyArn",
     "MongoDatabase",
+    "CollectionPrefix",
     "SubnetIds",
     "SecurityGroupIds",
     "ExecuteSchedule",
     "ExecuteTimeout",
     "MaxExecutors",
     "Concurrency",
+    "EnqueueConcurrency",
+    "AccessLog",
     "RetentionDays",
     "DeadLetterRetentionDays",
     "LogRetentionDays",
     "AlarmTarget",
     "Dashboard",
+    "TasksLayerArn",
+    "TaskPolicyArns",
     "Architecture",
 ]
 
@@ -35,9 +41,9 @@ def accepts(parameter: dict[str, Any], value: str) -> bool:
     return re.fullmatch(parameter["AllowedPattern"], value) is not None
 
 
-def test_these_are_all_and_at_most_fifteen(parameters: dict[str, Any]) -> None:
+def test_these_are_all_and_at_most_twenty(parameters: dict[str, Any]) -> None:
     assert parameters.keys() == set(NAMES)
-    assert len(NAMES) <= 15
+    assert len(NAMES) <= 20
 
 
 def test_each_says_what_it_is(parameters: dict[str, Any]) -> None:
@@ -97,11 +103,72 @@ def test_what_is_counted_is_a_whole_number_as_the_code_reads_it(
         from_environment({variable: str(n)})
 
 
+@pytest.mark.parametrize(
+    "value", ["", "tm_", "jobs.", "_", "x" * 32, "x" * 33, "1", "system.", "a$", " ", "a b", "tm_\n"]
+)
+def test_a_prefix_is_what_the_code_takes(parameters: dict[str, Any], value: str) -> None:
+    def is_taken() -> bool:
+        try:
+            return from_environment({"TIDEMILL_PREFIX": value}).prefix == value
+        except SettingsError:
+            return False
+
+    assert accepts(parameters["CollectionPrefix"], value) == is_taken()
+
+
 @pytest.mark.parametrize("name", ["RetentionDays", "DeadLetterRetentionDays"])
 @pytest.mark.parametrize("value", ["1", "7.5", "7.0", "1e1", "365"])
 def test_days_need_not_be_whole(parameters: dict[str, Any], name: str, value: str) -> None:
     assert parameters[name]["Type"] == "Number"
     from_environment({"RETENTION_DAYS": value, "DEAD_LETTER_RETENTION_DAYS": value})
+
+
+LAYER = "arn:aws:lambda:eu-central-1:123456789012:layer:our-tasks"
+POLICY = "arn:aws:iam::123456789012:policy/teams/read-orders"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TasksLayerArn", f"{LAYER}:7"),
+        ("TasksLayerArn", f"{LAYER.replace('arn:aws:', 'arn:aws-us-gov:')}:123"),
+        ("TaskPolicyArns", POLICY),
+        ("TaskPolicyArns", f"{POLICY},arn:aws:iam::aws:policy/AmazonSESFullAccess"),
+        ("TaskPolicyArns", ",".join([POLICY] * 8)),  # a role has ten, two are ours
+    ],
+)
+def test_a_layer_and_policies_of_ones_own_are_named_by_their_arns(
+    parameters: dict[str, Any], name: str, value: str
+) -> None:
+    assert accepts(parameters[name], value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TasksLayerArn", LAYER),
+        ("TasksLayerArn", f"{LAYER}:latest"),
+        ("TasksLayerArn", f"{LAYER}:7,{LAYER}:8"),
+        ("TasksLayerArn", "our-tasks:7"),
+        ("TaskPolicyArns", f"{POLICY}, {POLICY}"),
+        ("TaskPolicyArns", f"{POLICY},"),
+        ("TaskPolicyArns", "AmazonSESFullAccess"),
+        ("TaskPolicyArns", "arn:aws:iam::123456789012:role/read-orders"),
+        ("TaskPolicyArns", ",".join([POLICY] * 9)),
+    ],
+)
+def test_anything_else_is_no_layer_and_no_policies(parameters: dict[str, Any], name: str, value: str) -> None:
+    assert not accepts(parameters[name], value)
+
+
+@pytest.mark.parametrize("value", ["", "0", "1", "10", "9999"])
+def test_the_concurrency_of_enqueue_is_a_whole_number_or_not_reserved(parameters: dict[str, Any], value: str) -> None:
+    assert accepts(parameters["EnqueueConcurrency"], value)
+
+
+@pytest.mark.parametrize("value", ["-1", "05", "1.5", "ten", " ", "10000"])
+def test_anything_else_is_no_concurrency(parameters: dict[str, Any], value: str) -> None:
+    assert not accepts(parameters["EnqueueConcurrency"], value)
 
 
 def test_an_executor_may_run_for_up_to_fifteen_minutes(parameters: dict[str, Any]) -> None:
@@ -121,7 +188,7 @@ def test_what_a_mapping_is_asked_for_is_text_since_sam_on_this_machine_finds_not
     assert parameter["Default"] in template["Mappings"]["TimeBudget"]
 
 
-@pytest.mark.parametrize("name", ["MongoSecretArn", "MongoSecretKeyArn", "AlarmTarget"])
+@pytest.mark.parametrize("name", ["MongoSecretArn", "MongoSecretKeyArn", "AlarmTarget", "TasksLayerArn"])
 def test_what_must_be_in_the_stacks_region_says_so(parameters: dict[str, Any], name: str) -> None:
     assert "in the stack's region" in parameters[name]["Description"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from demo import cost
 from tests.template.deployment import Deploy
-from tidemill import metrics
+from tidemill.aws import metrics
+from tools import cost
 
 CALLS = {
     "EnqueueFunction": cost.MEASURED.enqueue,
@@ -52,7 +52,7 @@ def test_every_metric_is_told(readme: str) -> None:
 def test_the_cost_is_what_the_formula_says(readme: str) -> None:
     section = readme.partition(cost.BEGIN)[2].partition(cost.END)[0]
 
-    assert section == f"\n{cost.rendered(cost.MEASURED)}\n", "run: make cost"
+    assert section == f"\n{cost.render(cost.MEASURED)}\n", "run: make cost"
 
 
 def test_the_formula_counts_what_is_deployed(deploy: Deploy) -> None:

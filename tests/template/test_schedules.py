@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tidemill.errors import InvalidRequestError
-from tidemill.indexes import OCCURRENCE_KEPT
-from tidemill.requests import read_direct
+from tidemill.indexes import OCCURRENCE_RETENTION
+from tidemill.requests.events import read_direct
 
 SCHEDULES: dict[str, tuple[object, str]] = {
     "ExecuteFunctionTick": ({"Ref": "ExecuteSchedule"}, "tick.json"),
@@ -137,7 +137,13 @@ def test_a_recurring_task_is_delivered_again_for_a_day(resources: dict[str, Any]
     retried = resources[RECURRING]["Properties"]["Target"]["RetryPolicy"]
 
     assert retried == {"MaximumRetryAttempts": 185, "MaximumEventAgeInSeconds": 86400}
-    assert timedelta(seconds=retried["MaximumEventAgeInSeconds"]) < OCCURRENCE_KEPT
+    assert timedelta(seconds=retried["MaximumEventAgeInSeconds"]) < OCCURRENCE_RETENTION
+
+
+def test_a_time_that_could_not_be_delivered_in_a_day_goes_on_in_the_queue_of_retries(resources: dict[str, Any]) -> None:
+    aside = resources[RECURRING]["Properties"]["Target"]["DeadLetterConfig"]
+
+    assert aside == {"Arn": {"Fn::GetAtt": ["EnqueueRetries", "Arn"]}}
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -12,12 +12,15 @@ import pytest
 from jsonschema_rs import Draft202012Validator, meta
 from pydantic import ValidationError
 
-from demo import schemas
-from tidemill.control import Directory, Known
+from tidemill.admin.api import OPERATIONS, read_operation
+from tidemill.control.task_types import Declarations, Directory
 from tidemill.errors import InvalidRequestError
-from tidemill.gateway import Batch, HttpTask, all_requested, refuse, requested
-from tidemill.operations import OPERATIONS, read
-from tidemill.requests import MAX_TIMEOUT_SEC, ExecuteRequest, NewTask, SweepRequest, dead_owner, parsed, read_direct
+from tidemill.http.models import Batch, HttpTask
+from tidemill.http.rules import build_request, build_requests, refuse
+from tidemill.requests.events import ExecuteRequest, SweepRequest, find_dead_owner, is_redelivery, read_direct
+from tidemill.requests.tasks import MAX_TIMEOUT_SEC, NewTask
+from tidemill.requests.validation import parse_request
+from tools import schemas
 
 EVENTS = Path(__file__).parents[2] / "events"
 DOCUMENTS = schemas.documents()
@@ -31,8 +34,10 @@ class AnyName(Directory):
     def __init__(self) -> None:
         """Of no database."""
 
-    def known(self, *, names: Iterable[str] = (), queues: Iterable[str] = (), for_http: bool = False) -> Known:
-        return Known(read_at=0, types={name: {"http": for_http} for name in names}, queues=frozenset(queues))
+    def read_declarations(
+        self, *, names: Iterable[str] = (), queues: Iterable[str] = (), for_http: bool = False
+    ) -> Declarations:
+        return Declarations(read_at=0, types={name: {"http": for_http} for name in names}, queues=frozenset(queues))
 
 
 def refuse_over_http(tasks: list[NewTask]) -> None:
@@ -40,20 +45,26 @@ def refuse_over_http(tasks: list[NewTask]) -> None:
 
 
 def the_dead(event: object) -> str:
-    owner = dead_owner(event)
+    owner = find_dead_owner(event)
     if owner is None:
         raise InvalidRequestError([])
     return owner
 
 
+def redelivered(event: object) -> None:
+    if not is_redelivery(event):
+        raise InvalidRequestError([])
+
+
 READERS: dict[str, Callable[[Any], object]] = {
-    "task": lambda body: refuse_over_http([requested(HttpTask.model_validate(body), key=None, caller="c")]),
-    "batch": lambda body: refuse_over_http(all_requested(Batch.model_validate(body).tasks, caller="c")),
+    "task": lambda body: refuse_over_http([build_request(HttpTask.model_validate(body), key=None, caller="c")]),
+    "batch": lambda body: refuse_over_http(build_requests(Batch.model_validate(body).tasks, caller="c")),
     "direct": read_direct,
-    "execute": lambda event: parsed(ExecuteRequest, event),
-    "sweep": lambda event: parsed(SweepRequest, event),
+    "retries": redelivered,
+    "execute": lambda event: parse_request(ExecuteRequest, event),
+    "sweep": lambda event: parse_request(SweepRequest, event),
     "failure": the_dead,
-    "operate": read,
+    "operate": read_operation,
 }
 NOON = "2026-07-01T12:00:00Z"
 TASK = {
@@ -70,7 +81,7 @@ WORKING: dict[str, list[Any]] = {
     "batch": [{"tasks": [TASK | {"idempotency_key": "order-7"}, {"name": "noop", "payload": {}}]}],
     "direct": [
         TASK | {"idempotency_key": "order-7"},
-        {"name": "noop", "payload": {}, "occurrence": {"schedule": "s", "at": NOON}},
+        {"name": "noop", "payload": {}, "idempotency_key": "k", "occurrence": {"schedule": "s", "at": NOON}},
         {"tasks": [TASK | {"idempotency_key": "order-7"}]},
         {"tasks": [TASK | {"idempotency_key": None}], "occurrence": {"schedule": "s", "at": NOON}},
     ],
@@ -81,6 +92,9 @@ WORKING: dict[str, list[Any]] = {
         },
     ],
     "sweep": [{}],
+    "retries": [
+        json.loads((EVENTS / f"{name}.json").read_text()) for name in ("retries", "retries_schedule")
+    ],
     "failure": [json.loads((EVENTS / "execute_failed.json").read_text())],
     "operate": [
         {"op": "queue.list", "limit": 5, "cursor": "eu"},
@@ -120,8 +134,10 @@ MISSING = object()
 OPAQUE = {"payload", "requestPayload", "responsePayload"}
 EVENTS_AND_SCHEMAS = {
     "archive": "sweep", "backlog": "execute", "enqueue_direct": "direct", "enqueue_recurring": "direct",
+    "retries": "retries", "retries_schedule": "retries",
     "execute_failed": "failure", "reclaim": "sweep", "tick": "execute", "tick_retries": "execute", "wake": "execute",
 }  # fmt: skip
+OF_AWS = ("failure", "retries")
 ROUTELESS = {"execute", "sweep"}
 ROUTES = {"/tasks": "task", "/tasks/batch": "batch"}
 
@@ -248,7 +264,7 @@ def test_what_works_fits(name: str) -> None:
     assert [example for example in WORKING[name] if not VALIDATORS[name].is_valid(example)] == []
 
 
-@pytest.mark.parametrize("name", [name for name in WORKING if name != "failure"])
+@pytest.mark.parametrize("name", [name for name in WORKING if name not in OF_AWS])
 def test_a_schema_refuses_what_the_function_refuses_and_nothing_else(name: str) -> None:
     odd = [value for value in variants(name) if not is_in_no_order(value)]
     of_two_minds = [value for value in odd if taken(name, value) != VALIDATORS[name].is_valid(value)]
@@ -265,8 +281,6 @@ def test_a_schema_refuses_what_the_function_refuses_and_nothing_else(name: str) 
         ("batch", {"tasks": [TASK | {"name": "noop"}] * 1001}),
         ("direct", {"detail-type": "Scheduled Event", "source": "aws.events", "detail": {}}),
         ("direct", {"tasks": [TASK], "name": "noop", "payload": {}}),
-        ("direct", TASK | {"idempotency_key": "order-7", "occurrence": {"schedule": "s", "at": NOON}}),
-        ("direct", {"tasks": [TASK | {"idempotency_key": "k"}], "occurrence": {"schedule": "s", "at": NOON}}),
         ("operate", {"op": "dlq.purge"}),
         ("operate", {"op": "dlq.purge", "all": True, "redrives": 1}),
         ("operate", {"op": "dlq.purge", "all": True, "id": "0" * 24}),
@@ -279,10 +293,11 @@ def test_what_excludes_each_other_or_is_missing_is_refused_by_both(name: str, va
     assert not VALIDATORS[name].is_valid(value)
 
 
-def test_a_report_of_a_death_that_fits_is_read_as_one() -> None:
-    fitting = [value for value in variants("failure") if VALIDATORS["failure"].is_valid(value)]
+@pytest.mark.parametrize("name", OF_AWS)
+def test_what_fits_a_shape_of_aws_is_read_as_one(name: str) -> None:
+    fitting = [value for value in variants(name) if VALIDATORS[name].is_valid(value)]
 
-    assert [value for value in fitting if not taken("failure", value)] == []
+    assert [value for value in fitting if not taken(name, value)] == []
     assert fitting
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.cloudformation.intrinsics import ACCOUNT
 from tests.template.deployment import Deploy
 from tests.template.reading import texts
 
@@ -16,21 +17,32 @@ EXECUTOR = {"Fn::GetAtt": ["ExecuteFunction", "Arn"]}
 SECRET = ("secretsmanager:GetSecretValue", {"Ref": "MongoSecretArn"})
 KEY = ("kms:Decrypt", {"Ref": "MongoSecretKeyArn"})
 SUMMON = (LAMBDA, EXECUTOR)
+RETRIES = {"Fn::GetAtt": ["EnqueueRetries", "Arn"]}
 EXPORT = ("s3:PutObject", DEAD_LETTERS)
 ALLOWED: dict[str, list[tuple[str, object]]] = {
-    "EnqueueFunctionRole": [SECRET, KEY, SUMMON, ("sqs:SendMessage", {"Fn::GetAtt": ["EnqueueFailures", "Arn"]})],
+    "EnqueueFunctionRole": [
+        SECRET,
+        KEY,
+        SUMMON,
+        *(
+            (f"sqs:{verb}", RETRIES)
+            for verb in ("SendMessage", "ReceiveMessage", "DeleteMessage", "GetQueueAttributes")
+        ),
+        ("sqs:SendMessage", {"Fn::GetAtt": ["EnqueueFailures", "Arn"]}),
+    ],
     "ExecuteFunctionRole": [SECRET, KEY, SUMMON, (LAMBDA, {"Fn::GetAtt": ["ReclaimFunction", "Arn"]})],
     "ReclaimFunctionRole": [SECRET, KEY, SUMMON],
     "ArchiveFunctionRole": [SECRET, KEY, EXPORT],
     "OperateFunctionRole": [SECRET, KEY, EXPORT],
-    "ExecuteFunctionTickRole": [SUMMON],
-    "ReclaimFunctionTickRole": [(LAMBDA, {"Fn::GetAtt": ["ReclaimFunction", "Arn"]})],
-    "ArchiveFunctionTickRole": [(LAMBDA, {"Fn::GetAtt": ["ArchiveFunction", "Arn"]})],
-    "EnqueueFunctionRecurringExampleRole": [(LAMBDA, {"Fn::GetAtt": ["EnqueueFunction", "Arn"]})],
+    "SchedulesRole": [
+        (LAMBDA, [{"Fn::GetAtt": [f"{name}Function", "Arn"]} for name in ("Enqueue", "Execute", "Reclaim", "Archive")]),
+        ("sqs:SendMessage", RETRIES),
+    ],
 }
 FUNCTIONS = ["EnqueueFunction", "ExecuteFunction", "ReclaimFunction", "ArchiveFunction", "OperateFunction"]
-BASIC = {"Fn::Sub": "arn:${AWS::Partition}:iam::aws:policy/service-role/AWSLambdaBasicExecutionRole"}
-IN_VPC = {"Fn::Sub": "arn:${AWS::Partition}:iam::aws:policy/service-role/AWSLambdaVPCAccessExecutionRole"}
+BASIC = "arn:aws:iam::aws:policy/service-role/AWSLambdaBasicExecutionRole"
+IN_VPC = "arn:aws:iam::aws:policy/service-role/AWSLambdaVPCAccessExecutionRole"
+OWN = "arn:aws:iam::123456789012:policy/read-orders"
 NAMES = {
     "FunctionName",
     "RoleName",
@@ -120,13 +132,16 @@ def test_a_role_is_for_one_service(resources: dict[str, Any]) -> None:
     assert {s["Principal"]["Service"][0] for [s] in trusted} == {"lambda.amazonaws.com", "scheduler.amazonaws.com"}
 
 
-def test_the_only_managed_policies_are_those_for_logs_and_of_functions_in_a_network(resources: dict[str, Any]) -> None:
-    roles = {name: r["Properties"] for name, r in resources.items() if r["Type"] == "AWS::IAM::Role"}
+@pytest.mark.parametrize("network", [{}, {"SubnetIds": "subnet-0123abcd", "SecurityGroupIds": "sg-0123abcd"}])
+@pytest.mark.parametrize("chosen", [[], [OWN], [OWN, f"{OWN}-2"]])
+def test_the_only_managed_policies_are_for_logs_for_functions_in_a_network_and_what_tasks_were_given(
+    deploy: Deploy, network: dict[str, str], chosen: list[str]
+) -> None:
+    roles = deploy(TaskPolicyArns=",".join(chosen), **network).of_type("AWS::IAM::Role")
     managed = {name: role["ManagedPolicyArns"] for name, role in roles.items() if role.get("ManagedPolicyArns")}
 
-    assert managed == {
-        f"{name}Role": [BASIC, {"Fn::If": ["HasNetwork", IN_VPC, {"Ref": "AWS::NoValue"}]}] for name in FUNCTIONS
-    }
+    ours = [BASIC, IN_VPC] if network else [BASIC]
+    assert managed == {f"{name}Role": ours for name in FUNCTIONS} | {"ExecuteFunctionRole": ours + chosen}
 
 
 def test_these_are_all_roles_there_are(resources: dict[str, Any]) -> None:
@@ -147,12 +162,49 @@ def test_a_function_has_the_role_that_is_named_after_it(resources: dict[str, Any
 
 
 def test_these_are_all_who_may_start_an_executor(resources: dict[str, Any]) -> None:
-    assert sorted(role for role, statement in statements(resources) if statement["Resource"] == EXECUTOR) == [
-        "EnqueueFunctionRole",
-        "ExecuteFunctionRole",
-        "ExecuteFunctionTickRole",
-        "ReclaimFunctionRole",
+    starters = [role for role, statement in statements(resources) if "ExecuteFunction" in texts(statement["Resource"])]
+
+    assert sorted(starters) == ["EnqueueFunctionRole", "ExecuteFunctionRole", "ReclaimFunctionRole", "SchedulesRole"]
+
+
+def test_all_schedules_have_one_role_that_may_start_what_schedules_start(resources: dict[str, Any]) -> None:
+    targets = [r["Properties"]["Target"] for r in resources.values() if r["Type"] == "AWS::Scheduler::Schedule"]
+    starts, keeps = [statement for role, statement in statements(resources) if role == "SchedulesRole"]
+
+    assert [target["RoleArn"] for target in targets] == [{"Fn::GetAtt": ["SchedulesRole", "Arn"]}] * len(targets)
+    assert sorted(map(str, starts["Resource"])) == sorted(str(target["Arn"]) for target in targets)
+    kept = [target["DeadLetterConfig"]["Arn"] for target in targets if "DeadLetterConfig" in target]
+    assert (kept, keeps["Action"]) == ([keeps["Resource"]], "sqs:SendMessage")
+
+
+def test_only_schedules_of_this_account_have_the_role_of_schedules(deploy: Deploy) -> None:
+    [trusted] = deploy().of_type("AWS::IAM::Role")["SchedulesRole"]["AssumeRolePolicyDocument"]["Statement"]
+
+    assert trusted == {
+        "Effect": "Allow",
+        "Principal": {"Service": ["scheduler.amazonaws.com"]},
+        "Action": ["sts:AssumeRole"],
+        "Condition": {"StringEquals": {"aws:SourceAccount": ACCOUNT}},
+    }
+
+
+def test_the_queue_of_failures_takes_what_comes_over_tls_only_and_so_it_stays(deploy: Deploy) -> None:
+    stack = deploy()
+    policy = stack.of_type("AWS::SQS::QueuePolicy")["EnqueueFailuresPolicy"]
+    resource = stack.resources["EnqueueFailuresPolicy"]
+
+    assert policy["Queues"] == [stack.resolved({"Ref": "EnqueueFailures"})]
+    assert policy["PolicyDocument"]["Statement"] == [
+        {
+            "Sid": "OnlyOverTLS",
+            "Effect": "Deny",
+            "Principal": "*",
+            "Action": "sqs:*",
+            "Resource": stack.arn("EnqueueFailures"),
+            "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+        }
     ]
+    assert (resource["DeletionPolicy"], resource["UpdateReplacePolicy"]) == ("RetainExceptOnCreate", "Retain")
 
 
 def test_no_resource_lets_others_start_an_executor(resources: dict[str, Any]) -> None:
@@ -167,6 +219,7 @@ def test_these_are_all_policies_that_resources_have(resources: dict[str, Any]) -
     assert found - {"AWS::IAM::Policy"} == {
         "AWS::S3::BucketPolicy",
         "AWS::SNS::TopicPolicy",
+        "AWS::SQS::QueuePolicy",
         "AWS::Lambda::Permission",
     }
 
@@ -182,6 +235,17 @@ def test_the_archive_is_private_encrypted_over_tls_only_and_outlives_its_stack(r
     assert "ServerSideEncryptionConfiguration" in bucket["Properties"]["BucketEncryption"]
     assert bucket["Properties"]["OwnershipControls"] == {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}
     assert (statement["Effect"], statement["Principal"], statement["Action"]) == ("Deny", "*", "s3:*")
+    assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+
+
+def test_the_queue_of_retries_takes_nothing_that_is_not_over_tls(resources: dict[str, Any]) -> None:
+    policy = resources["EnqueueRetriesPolicy"]
+    [statement] = policy["Properties"]["PolicyDocument"]["Statement"]
+
+    assert policy["Properties"]["Queues"] == [{"Ref": "EnqueueRetries"}]
+    assert (policy["DeletionPolicy"], policy["UpdateReplacePolicy"]) == ("RetainExceptOnCreate", "Retain")
+    assert (statement["Effect"], statement["Principal"], statement["Action"]) == ("Deny", "*", "sqs:*")
+    assert statement["Resource"] == RETRIES
     assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
 
 

@@ -16,6 +16,7 @@ HAND: Final = "hand"
 FAILURE: Final = "on failure"
 OFF: Final = "is off"
 INVOKE: Final = "lambda:InvokeFunction"
+SEND: Final = "sqs:SendMessage"
 LOGS: Final = "AWSLambdaBasicExecutionRole"
 _ALWAYS: Final = ""
 
@@ -37,9 +38,20 @@ class Edge:
 
 def edges(template: Template) -> list[Edge]:
     """Return all triggers and permissions, one edge from node to node; what all functions may do is of all of them."""
-    triggers = [*_routes(template), *_schedules(template)]
+    schedules = list(_schedules(template))
+    triggers = [*_routes(template), *schedules, *_sources(template)]
     needed = {Edge(source=edge.source, target=edge.target, label=INVOKE) for edge in triggers}
-    does = _joined(edge for edge in [*_failures(template), *_permissions(template)] if edge not in needed)
+    # Schedules share a role: each may start what another starts, and does not.
+    needed |= {Edge(source=one.source, target=other.target, label=INVOKE) for one in schedules for other in schedules}
+    failures = list(_failures(template))
+    kept = {edge.target for edge in failures}
+    needed |= {
+        Edge(source=schedule.source, target=target, label=SEND)
+        for schedule in schedules
+        for target in kept
+        if not any((edge.source, edge.target) == (schedule.source, target) for edge in failures)
+    }
+    does = _joined(edge for edge in [*failures, *_permissions(template)] if edge not in needed)
     started = {edge.target for edge in [*triggers, *does]}
     by_hand = [Edge(source=HAND, target=name) for name in functions(template) if name not in started]
     return [*triggers, *by_hand, *_of_all(does, set(functions(template)))]
@@ -74,7 +86,19 @@ def _schedules(template: Template) -> Iterator[Edge]:
         yield Edge(source=name, target=_name(schedule["Target"]["Arn"]), label=OFF if is_off else "")
 
 
+def _sources(template: Template) -> Iterator[Edge]:
+    """Yield one edge for each queue whose messages a function gets."""
+    for source in named(template, "AWS::Lambda::EventSourceMapping").values():
+        yield Edge(source=_name(source["EventSourceArn"]), target=_name(source["FunctionName"]))
+
+
 def _failures(template: Template) -> Iterator[Edge]:
+    for name, queue in named(template, "AWS::SQS::Queue").items():
+        if "RedrivePolicy" in queue:
+            yield Edge(source=name, target=_name(queue["RedrivePolicy"]["deadLetterTargetArn"]), label=FAILURE)
+    for name, schedule in named(template, "AWS::Scheduler::Schedule").items():
+        if "DeadLetterConfig" in schedule["Target"]:
+            yield Edge(source=name, target=_name(schedule["Target"]["DeadLetterConfig"]["Arn"]), label=FAILURE)
     for config in named(template, "AWS::Lambda::EventInvokeConfig").values():
         on_failure = config.get("DestinationConfig", {}).get("OnFailure")
         if on_failure is not None:
@@ -87,22 +111,27 @@ def _permissions(template: Template) -> Iterator[Edge]:
     holders = _holders(template)
     for role, properties in named(template, "AWS::IAM::Role").items():
         for arn, condition in _chosen(properties.get("ManagedPolicyArns", [])):
-            policy = _name(arn).rpartition("/")[2]
-            if policy != LOGS:
-                yield Edge(source=holders[role], target=policy, condition=condition)
+            policy = _name(arn).lstrip(",").rpartition("/")[2]
+            if policy not in ("", LOGS):
+                yield from (Edge(source=one, target=policy, condition=condition) for one in holders[role])
         for policy, condition in _chosen(properties.get("Policies", [])):
-            yield from _allowed(holders[role], policy["PolicyDocument"], condition)
+            for holder in holders[role]:
+                yield from _allowed(holder, policy["PolicyDocument"], condition)
     for name, policy in named(template, "AWS::IAM::Policy").items():
         condition = template["Resources"][name].get("Condition", _ALWAYS)
         for role in policy["Roles"]:
-            yield from _allowed(holders[role["Ref"]], policy["PolicyDocument"], condition)
+            for holder in holders[role["Ref"]]:
+                yield from _allowed(holder, policy["PolicyDocument"], condition)
 
 
-def _holders(template: Template) -> dict[str, str]:
-    """Return what has each role: a function, or a schedule."""
-    of_functions = {_name(one["Role"]): name for name, one in functions(template).items()}
-    schedules = named(template, "AWS::Scheduler::Schedule").items()
-    return of_functions | {_name(one["Target"]["RoleArn"]): name for name, one in schedules}
+def _holders(template: Template) -> dict[str, list[str]]:
+    """Return what has each role: functions, or schedules."""
+    holders: dict[str, list[str]] = defaultdict(list)
+    for name, function in functions(template).items():
+        holders[_name(function["Role"])].append(name)
+    for name, schedule in named(template, "AWS::Scheduler::Schedule").items():
+        holders[_name(schedule["Target"]["RoleArn"])].append(name)
+    return holders
 
 
 def _allowed(holder: str, document: Mapping[str, Any], outer: str) -> Iterator[Edge]:
@@ -125,6 +154,8 @@ def _chosen(value: Any) -> Iterator[tuple[Any, str]]:
             condition, then, otherwise = one["Fn::If"]
             yield from ((inner, inside or condition) for inner, inside in _chosen(then))
             yield from ((inner, inside or f"not {condition}") for inner, inside in _chosen(otherwise))
+        elif isinstance(one, dict) and "Fn::Split" in one:  # a list that is written as one text, of which parts depend
+            yield from _chosen(one["Fn::Split"][1]["Fn::Join"][1])
         elif one != {"Ref": "AWS::NoValue"}:
             yield one, _ALWAYS
 

@@ -15,8 +15,8 @@ from tests.builders import document
 from tidemill import Backoff, Fail, Queue, Retry, RetryPolicy, Snooze, Task, TaskContext
 from tidemill.registry import Registry
 from tidemill.testing import ManualClock, drain
-from tidemill.testing.executor import Executor
-from tidemill.testing.watched import watching
+from tidemill.testing.drain import Executor
+from tidemill.testing.perform import watch
 
 HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
@@ -152,7 +152,7 @@ def test_one_that_enqueues_itself_for_ever_is_told_of(queue: Queue, registry: Re
     queue.enqueue("again", {})
 
     def runs() -> None:
-        with watching(registry, most=20) as watched:
+        with watch(registry, max_runs=20) as watched:
             Executor(db=queue.database, registry=watched, stop=watched.enough).run(queue.now() + HOUR)
 
     with pytest.raises(AssertionError, match="no end to it after 20 runs: does a function enqueue itself"):

@@ -12,7 +12,7 @@ from pymongo.database import Database
 
 from tidemill import Queue, Retry
 from tidemill.registry import Registry
-from tidemill.testing import assert_enqueued, drain, enqueued, refute_enqueued
+from tidemill.testing import all_enqueued, assert_enqueued, drain, refute_enqueued
 
 AT = datetime(2031, 7, 1, 9, 0, 0, 123_456, tzinfo=UTC)
 PAYLOAD = {
@@ -28,7 +28,7 @@ def test_tasks_are_found_by_name_queue_and_payload_in_the_order_of_their_enqueue
         queue.enqueue(name, {"to": to}, queue=where)
 
     def found(*wanted: Any, **more: Any) -> list[str]:
-        return [f"{task.name} {task.payload['to']} {task.queue}" for task in enqueued(queue, *wanted, **more)]
+        return [f"{task.name} {task.payload['to']} {task.queue}" for task in all_enqueued(queue, *wanted, **more)]
 
     assert found() == ["mail a eu", "mail b us", "push a eu", "mail a us"]
     assert found("mail") == ["mail a eu", "mail b us", "mail a us"]

@@ -7,37 +7,36 @@ from typing import Any
 
 from tests.conftest import T0
 from tests.unit.make import a_task
-from tidemill.control import Held, Standing
-from tidemill.explaining import Reason
-from tidemill.explaining.reasons import reasons
-from tidemill.explaining.values import Facts
-from tidemill.policies import QueueOptions, Selection
+from tidemill.control.fleet import FleetStatus, Permit
+from tidemill.explain.reasons import find_reasons
+from tidemill.explain.text import Facts, Reason
+from tidemill.model import QueueOptions, Selection
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 
-A = Held(owner="A", n=1, until=T0 + MINUTE)
-W = Held(owner="W", n=1, until=T0 + MINUTE)
-B = Held(owner="B", n=2, until=T0 + 2 * MINUTE)
-AT_WORK = Standing(seated=(A,), seats=5, came_at=T0 - MINUTE)
+A = Permit(owner="A", n=1, until=T0 + MINUTE)
+W = Permit(owner="W", n=1, until=T0 + MINUTE)
+B = Permit(owner="B", n=2, until=T0 + 2 * MINUTE)
+AT_WORK = FleetStatus(slot_permits=(A,), slot_count=5, last_acquired_at=T0 - MINUTE)
 CAPPED = QueueOptions(max_in_flight_retries=3)
 FAILURE = {"message": "secret", "code": "TimeoutError", "at": T0}
 
 
-def facts(fields: dict[str, Any] | None = None, /, *, standing: Standing = AT_WORK, **around: Any) -> Facts:
+def facts(fields: dict[str, Any] | None = None, /, *, standing: FleetStatus = AT_WORK, **around: Any) -> Facts:
     """Of a task that is due, but for its *fields*, while an executor is at work."""
     return Facts(task=a_task(**{"_id": "t-1"} | (fields or {})), now=T0, standing=standing, **around)
 
 
 def codes(known: Facts) -> list[str]:
     """What is said, by its words for programs."""
-    return [one.code for one in reasons(known)]
+    return [one.code for one in find_reasons(known)]
 
 
 def only(known: Facts) -> Reason:
     """The one thing that is said."""
-    [reason] = reasons(known)
+    [reason] = find_reasons(known)
     return reason
 
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from tests import waiting
 from tests.builders import document
 from tests.conftest import T0
-from tidemill.documents import read
-from tidemill.model import Task
-from tidemill.policies import JITTERS, MAX_BACKOFF_SEC, MAX_FACTOR, STRATEGIES, Backoff
+from tidemill.documents import read_task
+from tidemill.model import JITTERS, MAX_BACKOFF_SEC, MAX_FACTOR, STRATEGIES, Backoff, Task
 from tidemill.registry import TaskContext
 
 eventually = waiting.eventually
@@ -34,7 +33,7 @@ def raw(fields: dict[str, Any]) -> RawBSONDocument:
 
 def a_task(now: datetime = T0, **fields: Any) -> Task:
     """The task of a document that was due at *now*, but for *fields*."""
-    task = read(raw(document(now, **fields)))
+    task = read_task(raw(document(now, **fields)))
     assert isinstance(task, Task), task
     return task
 

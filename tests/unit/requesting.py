@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidemill import InvalidRequestError, NewTask
-from tidemill.requests import new_task
+from tidemill.requests.tasks import new_task
 
 
 def wanted(**fields: Any) -> NewTask:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.conftest import T0
 from tests.unit.make import a_claimed_task
-from tidemill.admission import Admission, Limits, Release, Start, admit
 from tidemill.model import EARLIEST, LATEST, Attempt, Cancelled, Failed, Snoozed, Task
+from tidemill.policy.admission import Admission, Limits, Release, Start, admit
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

@@ -11,8 +11,7 @@ from bson import ObjectId
 from tests.conftest import T0
 from tests.unit.make import raw
 from tidemill import Malformed, Task
-from tidemill.adoption import missing_fields
-from tidemill.documents import decode, read
+from tidemill.documents import decode, missing_fields, read_task
 
 NOW = T0 + timedelta(days=1)
 ASKED_FOR = {"_id": ObjectId(), "payload": {"a": 1}, "status": "pending", "attempts": 0, "next_retry_at": None}
@@ -21,7 +20,7 @@ ASKED_FOR = {"_id": ObjectId(), "payload": {"a": 1}, "status": "pending", "attem
 def adopted(document: dict[str, Any], *, adopt_as: str | None = "noop") -> Task:
     fields = missing_fields(raw(document), now=NOW, adopt_as=adopt_as)
     assert isinstance(fields, dict), fields
-    task = read(raw(decode(raw(document)) | fields))
+    task = read_task(raw(decode(raw(document)) | fields))
     assert isinstance(task, Task)
     return task
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.ids import shown
 from tests.unit.make import LAST_DRAW, backoffs
 from tidemill import PRESETS, Backoff, RetryPolicy
-from tidemill.policies import JITTERS, MAX_BACKOFF_SEC, STRATEGIES
-from tidemill.retry import DEFAULT, backoff
+from tidemill.model import JITTERS, MAX_BACKOFF_SEC, STRATEGIES
+from tidemill.policy.retry import DEFAULT, backoff
 
 DRAWS = st.floats(0, LAST_DRAW)
 MINUTE = 60

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill import Fail, Retry, TaskTimeoutError
-from tidemill.classify import MAX_CODE, MAX_MESSAGE, Rules, bounded, classify, describe
 from tidemill.model import Failure
+from tidemill.policy.failures import MAX_CODE_CHARS, MAX_MESSAGE_CHARS, Rules, classify, describe, truncate_text
 
 
 def raised(error: BaseException) -> BaseException:
@@ -63,7 +63,7 @@ def test_retry_carries_its_wait_and_code() -> None:
 
 def test_what_is_raised_on_purpose_is_told_in_its_own_words_without_the_place() -> None:
     assert classify(raised(Fail("gone\ud83c" * 1000))).message.startswith("gone\\ud83c")
-    assert len(classify(raised(Fail("gone" * 1000))).message) <= MAX_MESSAGE
+    assert len(classify(raised(Fail("gone" * 1000))).message) <= MAX_MESSAGE_CHARS
     assert classify(raised(Retry())).message.startswith("Retry (test_classify.py:")
 
 
@@ -80,7 +80,7 @@ def test_a_code_of_any_kind_becomes_text(code: Any, stored: str) -> None:
     failure = classify(Retry("x", code=code))
 
     assert failure.code.startswith(stored)
-    assert 0 < len(failure.code) <= MAX_CODE
+    assert 0 < len(failure.code) <= MAX_CODE_CHARS
 
 
 def test_heirs_that_skip_our_constructor_are_still_what_they_inherit() -> None:
@@ -179,8 +179,8 @@ def test_a_hostile_exception_is_told_in_storable_text(kind: str) -> None:
 
     assert failure.message
     assert failure.code
-    assert len(failure.message) <= MAX_MESSAGE
-    assert len(failure.code) <= MAX_CODE
+    assert len(failure.message) <= MAX_MESSAGE_CHARS
+    assert len(failure.code) <= MAX_CODE_CHARS
     bson.encode({"message": failure.message, "code": failure.code})
 
 
@@ -195,7 +195,7 @@ def test_a_class_that_hides_its_name_and_bases_is_judged_by_what_they_are() -> N
 def test_a_text_that_cannot_be_had_is_told_with_the_name() -> None:
     message = describe(type("Mine", (Exception,), {"__str__": breaks})())
 
-    assert message == "Mine: (its text cannot be had: SystemExit)"
+    assert message == "Mine: (its text cannot be read: SystemExit)"
 
 
 def deep(n: int) -> None:
@@ -210,7 +210,7 @@ def test_a_huge_message_keeps_type_first_line_end_and_innermost_frame() -> None:
 
     message = describe(caught.value)
 
-    assert len(message) <= MAX_MESSAGE
+    assert len(message) <= MAX_MESSAGE_CHARS
     assert message.startswith("ValueError: first line\n")
     assert "why (test_classify.py:" in message
     assert message.endswith(" in deep)")
@@ -249,13 +249,13 @@ def test_a_message_of_20_mb_costs_no_time_to_speak_of() -> None:
     error = ValueError("x" * 20_000_000)
     started = time.perf_counter()
 
-    assert len(describe(error)) <= MAX_MESSAGE
+    assert len(describe(error)) <= MAX_MESSAGE_CHARS
     assert time.perf_counter() - started < 0.5
 
 
 @given(st.text(st.characters(), max_size=400), st.integers(0, 200))
 def test_bounded_text_fits_and_can_be_stored(text: str, limit: int) -> None:  # F41
-    told = bounded(text, limit)
+    told = truncate_text(text, limit)
 
     assert len(told) <= limit
     assert "\x00" not in told
@@ -264,12 +264,12 @@ def test_bounded_text_fits_and_can_be_stored(text: str, limit: int) -> None:  # 
 
 @pytest.mark.parametrize("text", ["", "plain", "é😀\u202e中", "two\nlines"])
 def test_text_that_fits_and_can_be_stored_is_left_alone(text: str) -> None:
-    assert bounded(text, 20) == text
+    assert truncate_text(text, 20) == text
 
 
 def test_text_that_does_not_fit_loses_its_middle() -> None:
-    assert bounded("begin" + "x" * 100 + "end", 24) == "beginxxxxxxxx ... xxxend"
+    assert truncate_text("begin" + "x" * 100 + "end", 24) == "beginxxxxxxxx ... xxxend"
 
 
 def test_half_a_pair_and_nul_are_made_visible() -> None:
-    assert bounded("cut \ud83c\x00", 40) == "cut \\ud83c\\x00"
+    assert truncate_text("cut \ud83c\x00", 40) == "cut \\ud83c\\x00"

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tidemill import Fail, Retry, TaskTimeoutError
-from tidemill.classify import NOT_RETRIED, Kind, Rules, classify, is_retried
+from tidemill.policy.failures import NOT_RETRIED, Kind, Rules, classify, is_retried
 
 
 def a_class(name: str, *bases: type[BaseException]) -> type[BaseException]:

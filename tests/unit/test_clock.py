@@ -12,7 +12,7 @@ from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 
 from tests.conftest import T0
 from tidemill import UnavailableError
-from tidemill.clock import RESAMPLE_AFTER_SEC, TRY_AGAIN_AFTER_SEC, ServerClock, Uptime, truncated
+from tidemill.clock import RESAMPLE_AFTER_SEC, RETRY_AFTER_SEC, ServerClock, Uptime, truncate_to_ms
 
 SECOND = timedelta(seconds=1)
 
@@ -50,7 +50,7 @@ class World:
         if self.connections_lost:
             self.connections_lost -= 1
             raise AutoReconnect("mongodb://user:S3cr3t@host")
-        told = truncated(self.server)
+        told = truncate_to_ms(self.server)
         self.is_frozen(self.freezes_for, monotonic_goes_on=False)
         self.freezes_for = 0.0
         self.passes(self.back)
@@ -103,13 +103,13 @@ def test_the_server_answered_half_way_between_question_and_answer(world: World, 
     world.there = world.back = 0.25
     world.wall += 3
 
-    assert clock.now() == truncated(world.server)
+    assert clock.now() == truncate_to_ms(world.server)
 
 
 def test_the_time_it_takes_to_connect_is_not_half_way(world: World, clock: ServerClock) -> None:
     world.connecting, world.there, world.back = 3.0, 0.01, 0.01
 
-    assert clock.now() == truncated(world.server)
+    assert clock.now() == truncate_to_ms(world.server)
 
 
 def test_it_asks_again_after_a_minute(world: World, clock: ServerClock) -> None:
@@ -121,7 +121,7 @@ def test_it_asks_again_after_a_minute(world: World, clock: ServerClock) -> None:
     world.server += 5 * SECOND  # somebody set it
     world.passes(0.001)
 
-    assert clock.now() == truncated(world.server)
+    assert clock.now() == truncate_to_ms(world.server)
     assert world.asked == 2
 
 
@@ -151,8 +151,8 @@ def test_it_asks_again_where_the_process_was_frozen_or_its_clock_set(
     world.wall += jump  # while the monotonic clock stood still
     world.server += max(jump, 0) * SECOND
 
-    assert clock.now() == truncated(world.server)
-    assert clock.now() == truncated(world.server)
+    assert clock.now() == truncate_to_ms(world.server)
+    assert clock.now() == truncate_to_ms(world.server)
     assert world.asked == 2
 
 
@@ -164,9 +164,9 @@ def test_an_hour_frozen_it_is_right_with_the_first_look(
     world.is_frozen(3600, monotonic_goes_on=monotonic_goes_on)
     world.server += 0.4 * SECOND  # and the clocks have drifted
 
-    assert clock.now() == truncated(world.server)
+    assert clock.now() == truncate_to_ms(world.server)
     world.passes(5)
-    assert clock.now() == truncated(world.server)
+    assert clock.now() == truncate_to_ms(world.server)
     assert world.asked == 2
 
 
@@ -182,7 +182,7 @@ def test_an_hour_frozen_while_the_server_was_away_it_is_asked_at_once(
     world.is_frozen(3600, monotonic_goes_on=monotonic_goes_on)
     world.server += 0.4 * SECOND
 
-    assert clock.now() == truncated(world.server)
+    assert clock.now() == truncate_to_ms(world.server)
     assert world.asked == 3
 
 
@@ -191,9 +191,9 @@ def test_while_the_server_is_away_after_a_freeze_no_lease_ends_early(world: Worl
     world.is_down = True
     world.is_frozen(3600, monotonic_goes_on=False)
 
-    assert clock.now() == truncated(world.server)
+    assert clock.now() == truncate_to_ms(world.server)
     world.passes(2)
-    assert clock.now() == truncated(world.server)
+    assert clock.now() == truncate_to_ms(world.server)
     assert world.asked == 2
 
 
@@ -209,7 +209,7 @@ def test_a_wall_clock_set_back_while_the_server_is_away_changes_nothing(world: W
 def test_a_freeze_between_question_and_answer_is_noticed(world: World, clock: ServerClock) -> None:
     world.freezes_for = 3600
 
-    assert clock.now() == truncated(world.server)
+    assert clock.now() == truncate_to_ms(world.server)
 
 
 def test_a_little_drift_is_no_reason_to_ask(world: World, clock: ServerClock) -> None:
@@ -237,7 +237,7 @@ def test_a_connection_that_is_lost_over_the_question_delays_nothing(world: World
     world.is_frozen(3600, monotonic_goes_on=True)
     world.server += 9 * SECOND
 
-    assert clock.now() == truncated(world.server)
+    assert clock.now() == truncate_to_ms(world.server)
     assert world.asked == 3
 
 
@@ -246,7 +246,7 @@ def test_a_server_that_went_away_leaves_its_time_behind(world: World, clock: Ser
     world.is_down = True
     world.passes(RESAMPLE_AFTER_SEC + 1)
 
-    assert clock.now() == truncated(world.server)
+    assert clock.now() == truncate_to_ms(world.server)
     assert world.asked == 2
 
 
@@ -256,23 +256,23 @@ def test_a_server_that_went_away_is_asked_only_now_and_then(world: World, clock:
     world.passes(RESAMPLE_AFTER_SEC + 1)
     for _ in range(10):
         clock.now()
-        world.passes(TRY_AGAIN_AFTER_SEC / 5)
+        world.passes(RETRY_AFTER_SEC / 5)
     assert world.asked == 1 + 2
 
     world.is_down, world.server = False, world.server + 3 * SECOND
-    world.passes(TRY_AGAIN_AFTER_SEC)
+    world.passes(RETRY_AFTER_SEC)
 
-    assert clock.now() == truncated(world.server)
+    assert clock.now() == truncate_to_ms(world.server)
 
 
 @pytest.mark.parametrize(("microsecond", "kept"), [(0, 0), (999, 0), (1000, 1000), (123999, 123000), (999999, 999000)])
 def test_truncating_rounds_down(microsecond: int, kept: int) -> None:  # F31
-    assert truncated(T0.replace(microsecond=microsecond)) == T0.replace(microsecond=kept)
+    assert truncate_to_ms(T0.replace(microsecond=microsecond)) == T0.replace(microsecond=kept)
 
 
 def test_the_time_of_a_real_server(db: Database[Any]) -> None:
     clock = ServerClock(db)
-    before = truncated(datetime.now(UTC))
+    before = truncate_to_ms(datetime.now(UTC))
 
     told = clock.now()
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from tidemill import Fail, Retry, Snooze, TaskTimeoutError
-from tidemill.classify import Rules
-from tidemill.conclusions import Raised, Returned, Snoozing, conclude
 from tidemill.model import EARLIEST, LATEST
-from tidemill.results import MAX_RESULT_BYTES
+from tidemill.policy.failures import Rules
+from tidemill.runner.call import MAX_RESULT_BYTES, run_function
+from tidemill.runner.results import Raised, Returned, SnoozeRequested
 
 SECOND = timedelta(seconds=1)
 
@@ -32,7 +32,7 @@ def raising(error: BaseException) -> Callable[[], Any]:
 
 
 def failure(error: BaseException) -> Any:
-    concluded = conclude(raising(error))
+    concluded = run_function(raising(error))
     assert isinstance(concluded, Raised)
     return concluded.failure
 
@@ -40,7 +40,7 @@ def failure(error: BaseException) -> Any:
 def test_a_result_that_can_be_stored_is_kept_as_a_copy() -> None:
     result = {"sent": [1, 2]}
 
-    concluded = conclude(lambda: result)
+    concluded = run_function(lambda: result)
     result["sent"].append(3)
 
     assert concluded == Returned({"sent": [1, 2]})
@@ -75,7 +75,7 @@ ODD: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", ODD)
 def test_work_whose_result_cannot_be_stored_is_done_all_the_same(name: str) -> None:  # F49
-    concluded = conclude(lambda: ODD[name])
+    concluded = run_function(lambda: ODD[name])
 
     assert isinstance(concluded, Returned)
     assert concluded.result["not_stored"] == type(ODD[name]).__name__
@@ -142,7 +142,7 @@ def test_recursion_without_end_is_described() -> None:  # F48, F51
     def recursing() -> None:
         recursing()
 
-    concluded = conclude(recursing)
+    concluded = run_function(recursing)
 
     assert isinstance(concluded, Raised)
     assert concluded.failure.code == "RecursionError"
@@ -157,7 +157,7 @@ def test_a_chain_of_causes_that_bites_its_tail_is_described() -> None:  # F50
 
 
 def test_the_rules_of_the_registration_are_applied() -> None:
-    concluded = conclude(raising(KeyError("x")), Rules(fail_on=frozenset({"LookupError"})))
+    concluded = run_function(raising(KeyError("x")), Rules(fail_on=frozenset({"LookupError"})))
 
     assert isinstance(concluded, Raised)
     assert not concluded.failure.retryable
@@ -193,7 +193,7 @@ HERE = timezone(timedelta(hours=2))
     ],
 )
 def test_a_snooze_is_told_in_utc_and_within_the_calendar(asked: datetime | timedelta, until: object) -> None:
-    assert conclude(raising(Snooze(asked))) == Snoozing(until)  # type: ignore[arg-type]
+    assert run_function(raising(Snooze(asked))) == SnoozeRequested(until)  # type: ignore[arg-type]
 
 
 RECKONING = ["__add__", "__radd__", "__sub__", "__lt__", "__gt__", "__le__", "__ge__"]
@@ -203,15 +203,15 @@ Zone: Any = type("Zone", (tzinfo,), {"utcoffset": lambda *_: timedelta(hours=1),
 
 
 def test_what_a_function_asks_for_is_plain_whatever_it_was() -> None:
-    moment = conclude(raising(Snooze(Moment(2031, 7, 1, tzinfo=Zone()))))
-    span = conclude(raising(Snooze(Span(seconds=7))))
+    moment = run_function(raising(Snooze(Moment(2031, 7, 1, tzinfo=Zone()))))
+    span = run_function(raising(Snooze(Span(seconds=7))))
     after = Retry("busy")
     after.after = Span(seconds=7)
 
-    assert moment == Snoozing(datetime(2031, 6, 30, 23, tzinfo=UTC))
-    assert span == Snoozing(7 * SECOND)
-    assert isinstance(moment, Snoozing)
-    assert isinstance(span, Snoozing)
+    assert moment == SnoozeRequested(datetime(2031, 6, 30, 23, tzinfo=UTC))
+    assert span == SnoozeRequested(7 * SECOND)
+    assert isinstance(moment, SnoozeRequested)
+    assert isinstance(span, SnoozeRequested)
     assert (type(moment.until), type(span.until)) == (datetime, timedelta)
     assert type(failure(after).retry_after) is timedelta
 
@@ -245,7 +245,7 @@ def test_nothing_of_the_function_is_kept(ends: Callable[[Held], Any]) -> None:
         nonlocal held
         return ends(held)
 
-    concluded = conclude(function)
+    concluded = run_function(function)
     del held
     gc.collect()
 
@@ -255,13 +255,13 @@ def test_nothing_of_the_function_is_kept(ends: Callable[[Held], Any]) -> None:
 
 @pytest.mark.parametrize("end", [lambda: {"a": 1}, raising(ValueError("x")), raising(Snooze(SECOND))])
 def test_a_conclusion_can_cross_processes(end: Callable[[], Any]) -> None:
-    concluded = conclude(end)
+    concluded = run_function(end)
 
     assert pickle.loads(pickle.dumps(concluded)) == concluded
 
 
 def test_a_result_or_an_exception_may_be_large_without_end() -> None:  # F51
     assert len(failure(ValueError("first line\n" + "x\n" * 10_000_000)).message) < 2300
-    concluded = conclude(lambda: ["x"] * 10_000_000)
+    concluded = run_function(lambda: ["x"] * 10_000_000)
     assert isinstance(concluded, Returned)
     assert sys.getsizeof(concluded.result) < 1000

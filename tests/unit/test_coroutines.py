@@ -19,7 +19,8 @@ import pytest
 
 from tests.unit.make import eventually
 from tidemill import TaskTimeoutError
-from tidemill.conclusions import Coroutines, Raised, Returned, conclude, run_to_end
+from tidemill.runner.call import Coroutines, run_function, run_to_end
+from tidemill.runner.results import Raised, Returned
 
 SEEN: contextvars.ContextVar[str] = contextvars.ContextVar("SEEN", default="nothing")
 
@@ -234,14 +235,14 @@ def test_whatever_a_coroutine_raises_is_concluded_and_the_next_three_run(  # F48
     function, code = ENDS[end]
 
     def concluded_by(run: Callable[[Callable[[], Any]], Any]) -> object:
-        return conclude(lambda: run(function))
+        return run_function(lambda: run(function))
 
     concluded = concluded_by(coroutines.run_to_end)
 
     assert isinstance(concluded, Raised)
     assert concluded.failure.code == code
     for _ in range(3):
-        assert conclude(lambda: coroutines.run_to_end(lambda: adds(2))) == Returned(3)
+        assert run_function(lambda: coroutines.run_to_end(lambda: adds(2))) == Returned(3)
     assert concluded_by(run_to_end) == concluded
 
 
@@ -395,7 +396,7 @@ def test_nothing_stays_open() -> None:
     before = open_files()
 
     for name in ENDS:
-        conclude(lambda name=name: run_to_end(ENDS[name][0]))  # type: ignore[misc]
+        run_function(lambda name=name: run_to_end(ENDS[name][0]))  # type: ignore[misc]
 
     assert open_files() <= before  # what earlier tests left may have gone meanwhile
 

@@ -20,9 +20,11 @@ from tidemill import Attempt, Backoff, Malformed, Task
 from tidemill.documents import (
     attempt_document,
     backoff_document,
+    claim_key,
     decode,
     error_document,
-    read,
+    id_key,
+    read_task,
     schedule,
 )
 from tidemill.model import EARLIEST, LATEST, Lease, TaskError
@@ -32,7 +34,7 @@ LINE = {"attempt": 0, "status": "failed", "started_at": T0, "duration_ms": 5, "n
 
 
 def reading(**fields: Any) -> Task | Malformed:
-    return read(raw(document(T0, **fields)))
+    return read_task(raw(document(T0, **fields)))
 
 
 def problem(**fields: Any) -> str | None:
@@ -43,7 +45,7 @@ def problem(**fields: Any) -> str | None:
 def test_a_new_task_is_read_as_it_was_written() -> None:
     written = document(T0, payload={"a": [1]}, trace={"source": "me", "correlation_id": "c", "traceparent": "t"})
 
-    task = read(raw(written))
+    task = read_task(raw(written))
 
     assert isinstance(task, Task)
     assert (task.id, task.payload, task.status, task.lane) == (written["_id"], {"a": [1]}, "pending", "fresh")
@@ -62,7 +64,9 @@ def test_a_document_without_what_every_task_has_is_malformed(name: str) -> None:
     del written[name]
 
     status = written.get("status")
-    assert read(raw(written)) == Malformed(id=written["_id"], problem=f"{name} is missing", lease=None, status=status)
+    assert read_task(raw(written)) == Malformed(
+        id=written["_id"], problem=f"{name} is missing", lease=None, status=status
+    )
 
 
 @pytest.mark.parametrize("name", sorted(set(document(T0)) - REQUIRED - {"_id"}))
@@ -71,7 +75,7 @@ def test_everything_else_may_be_absent_or_null(name: str, *, as_null: bool) -> N
     written = document(T0)
     del written[name]
 
-    assert isinstance(read(raw(written | ({name: None} if as_null else {}))), Task)
+    assert isinstance(read_task(raw(written | ({name: None} if as_null else {}))), Task)
 
 
 def test_fields_of_later_releases_are_ignored() -> None:
@@ -230,7 +234,7 @@ def not_utf8(**fields: Any) -> RawBSONDocument:
 def test_text_that_is_not_utf8_is_malformed_and_still_shows_lease_and_log() -> None:
     lease = {"token": "t", "owner": "A", "expires_at": T0}
 
-    found = read(not_utf8(name="?!?", lease=lease, attempt_log=[LINE]))
+    found = read_task(not_utf8(name="?!?", lease=lease, attempt_log=[LINE]))
 
     assert isinstance(found, Malformed)
     assert found.problem == "holds text that is not UTF-8"
@@ -249,7 +253,7 @@ def test_the_status_is_judged_first_and_told_where_it_is_text(status: object, to
 
 
 def test_a_document_without_an_id_is_malformed_too() -> None:
-    assert read(raw({})) == Malformed(id=None, problem="status is missing", lease=None)
+    assert read_task(raw({})) == Malformed(id=None, problem="status is missing", lease=None)
 
 
 def test_a_time_goes_into_both_fields_of_the_schedule_or_is_now() -> None:
@@ -261,3 +265,33 @@ def test_a_time_goes_into_both_fields_of_the_schedule_or_is_now() -> None:
 
 def test_an_error_is_stored_with_its_time() -> None:
     assert error_document(message="m", code="c", at=T0) == {"message": "m", "code": "c", "at": T0}
+
+
+IDS: tuple[Any, ...] = (
+    None, math.nan, math.inf, -0.5, 1.0, 0, False, 1, True, Int64(2**53), "", "1", b"", b"\1" * 12,
+    ObjectId(b"\1" * 12), Decimal128("1"), T0, {}, {"a": 1}, {"a": True}, {"a": {"b": [1]}}, [], [1], [1, 2],
+)  # fmt: skip
+"""Ids of every kind: some that Python takes for one another, some without a hash, one that does not equal itself."""
+
+
+def test_ids_of_any_kind_have_keys_of_their_own() -> None:
+    assert len({id_key(task_id) for task_id in IDS}) == len(IDS)
+
+
+@pytest.mark.parametrize("task_id", IDS, ids=repr)
+def test_the_key_of_an_id_is_the_same_each_time_that_the_id_is_read(task_id: Any) -> None:
+    first, second = (a_task(_id=bson.decode(bson.encode({"_id": task_id}))["_id"]) for _ in range(2))
+
+    assert id_key(first.id) == id_key(second.id)
+    assert claim_key(first) == claim_key(second)
+
+
+def test_each_claim_of_a_task_has_a_key_of_its_own() -> None:
+    fields = {"_id": {"a": 1}, "status": "processing", "attempts": 1}
+    leases = [{"token": token, "owner": "A", "expires_at": T0} for token in ("first", "second")]
+    claimed = [reading(**fields, lease=lease) for lease in leases]
+    malformed = [reading(**fields, lease=lease, payload="none") for lease in leases]
+
+    assert all(isinstance(document, Malformed) for document in malformed)
+    assert claim_key(claimed[0]) != claim_key(claimed[1])
+    assert [claim_key(document) for document in malformed] == [claim_key(task) for task in claimed]

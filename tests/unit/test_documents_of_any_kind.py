@@ -16,12 +16,11 @@ from tests.builders import document
 from tests.conftest import T0
 from tests.unit.make import raw
 from tidemill import Malformed, Task
-from tidemill.adoption import missing_fields
-from tidemill.documents import decode, read
-from tidemill.gateway import told
+from tidemill.documents import decode, missing_fields, read_task
+from tidemill.http.responses import build_task_answer
 from tidemill.model import Failed, Failure, Run
-from tidemill.retry import DEFAULT, after_loss, resolved
-from tidemill.settlement import Settlement, statements
+from tidemill.policy.retry import DEFAULT, decide_after_loss, resolve_policy
+from tidemill.store.outcomes import Settlement, outcome_updates
 
 NAMES = [*document(T0), "lease", "settled_by", "cancel_requested_at", "idempotency_key"]
 KEYS = st.sampled_from(
@@ -57,7 +56,7 @@ FAILED = Failed(failure=Failure(message="ValueError: no", code="ValueError"), re
 @given(ANYTHING)
 @THOROUGH
 def test_reading_a_document_of_any_kind_gives_a_task_or_a_reason(fields: dict[str, Any]) -> None:
-    found = read(raw(fields))
+    found = read_task(raw(fields))
 
     assert isinstance(found, Task | Malformed)
     assert found.id == decode(raw(fields)).get("_id") or found.id != found.id
@@ -66,22 +65,22 @@ def test_reading_a_document_of_any_kind_gives_a_task_or_a_reason(fields: dict[st
 @given(ANYTHING, st.lists(LINES, max_size=3))
 @THOROUGH
 def test_what_was_read_can_be_settled_whatever_it_was(fields: dict[str, Any], lines: list[dict[str, Any]]) -> None:
-    found = read(raw(document(T0, attempt_log=lines) | fields))
+    found = read_task(raw(document(T0, attempt_log=lines) | fields))
     run = Run(started_at=T0, duration=T0 - T0, status="failed")
 
-    for where, update in statements(Settlement(task=found, outcome=FAILED, run=run), now=T0):
+    for where, update in outcome_updates(Settlement(task=found, outcome=FAILED, run=run), now=T0):
         bson.encode({"where": where, "update": update})
     if isinstance(found, Task):
-        policy = resolved(found, registered=None, deployment=DEFAULT)
-        after_loss(found, policy, now=T0, draw=0.5)
+        policy = resolve_policy(found, registered=None, deployment=DEFAULT)
+        decide_after_loss(found, policy, now=T0, draw=0.5)
 
 
 @given(ANYTHING)
 @THOROUGH
 def test_a_task_of_any_kind_can_be_told(fields: dict[str, Any]) -> None:
-    found = read(raw(document(T0) | fields))
+    found = read_task(raw(document(T0) | fields))
 
-    assert isinstance(found, Malformed) or json.dumps(told(found).model_dump(), allow_nan=False)
+    assert isinstance(found, Malformed) or json.dumps(build_task_answer(found).model_dump(), allow_nan=False)
 
 
 @given(ANYTHING, st.sampled_from([None, "noop"]))
@@ -93,5 +92,5 @@ def test_a_stray_of_any_kind_is_adopted_or_refused(fields: dict[str, Any], adopt
 
     if not isinstance(verdict, Malformed):
         adopted = decode(raw(stray)) | verdict
-        assert isinstance(read(raw(adopted)), Task)
+        assert isinstance(read_task(raw(adopted)), Task)
         assert all(stray.get(name) is None for name in verdict), "something that was there was replaced"

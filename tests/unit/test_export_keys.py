@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import T0
 from tests.unit.test_documents_of_any_kind import VALUES
-from tidemill.dead_letters import LetterId
-from tidemill.export import object_key
-from tidemill.export.keys import object_key_of
+from tidemill.dead_letters.documents import DeadLetterId
+from tidemill.dead_letters.export_format import format_object_key, read_object_key
 
 AN_ID = ObjectId("6b0a99c7baf140d0cc3848ad")
 SAFE = re.compile(r"dlq/(\d{4}/\d\d/\d\d|undated)/(?=.{1,200}$)(%[0-9A-F]{2}|[A-Za-z0-9._~-])+\.json\.gz")
@@ -34,7 +33,7 @@ IDS = [
 
 
 def key(task: Any, redrives: int = 0) -> str:
-    return object_key(LetterId(task=task, redrives=redrives), T0)
+    return format_object_key(DeadLetterId(task=task, redrives=redrives), T0)
 
 
 @pytest.mark.parametrize(
@@ -92,15 +91,18 @@ def test_a_text_that_looks_like_a_key_with_a_digest_has_another() -> None:
 
 
 def test_a_letter_that_nobody_knows_the_day_of_has_a_key_too() -> None:
-    assert object_key(LetterId(task=1, redrives=2), None) == "dlq/undated/1-2.json.gz"
-    assert object_key(LetterId(task=1, redrives=2), datetime(1, 1, 1, tzinfo=UTC)) == "dlq/0001/01/01/1-2.json.gz"
+    assert format_object_key(DeadLetterId(task=1, redrives=2), None) == "dlq/undated/1-2.json.gz"
+    assert (
+        format_object_key(DeadLetterId(task=1, redrives=2), datetime(1, 1, 1, tzinfo=UTC))
+        == "dlq/0001/01/01/1-2.json.gz"
+    )
 
 
 @pytest.mark.parametrize("died_at", ["2031", DatetimeMS(2**62), None])
 def test_a_letter_with_a_day_that_is_none_is_undated(died_at: Any) -> None:
     raw = RawBSONDocument(bson.encode({"_id": {"task": 1, "redrives": 2}, "dead_lettered_at": died_at}))
 
-    assert object_key_of(raw) == "dlq/undated/1-2.json.gz"
+    assert read_object_key(raw) == "dlq/undated/1-2.json.gz"
 
 
 def test_letters_whose_ids_people_have_written_share_no_key_either() -> None:
@@ -112,7 +114,7 @@ def test_letters_whose_ids_people_have_written_share_no_key_either() -> None:
     raws += [raws[0].replace(b"a\x00\x10", letter + b"\x00\x10") for letter in (b"\xff", b"\xfe")]
     raws += [raws[2].replace(b"\x02\x00\x00\x00a", b"\x02\x00\x00\x00" + letter) for letter in (b"\xff", b"\xfe")]
 
-    keys = {object_key_of(RawBSONDocument(raw)) for raw in raws}
+    keys = {read_object_key(RawBSONDocument(raw)) for raw in raws}
 
     assert len(keys) == len(raws)
     assert all(SAFE.fullmatch(one) for one in keys)

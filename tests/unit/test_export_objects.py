@@ -21,10 +21,9 @@ from tests.conftest import T0
 from tests.unit import make
 from tests.unit.test_documents_of_any_kind import VALUES
 from tidemill import TidemillError
-from tidemill.dead_letters.letters import MAX_DOCUMENT
+from tidemill.dead_letters.documents import MAX_DOCUMENT_BYTES
+from tidemill.dead_letters.export_format import MAX_OBJECT_BYTES, MAX_READABLE_BYTES, decode_object, encode_object
 from tidemill.documents import decode
-from tidemill.export import content, restored
-from tidemill.export.objects import READABLE
 
 AN_ID = ObjectId("6b0a99c7baf140d0cc3848ad")
 
@@ -70,9 +69,9 @@ def strictly(body: bytes) -> dict[str, Any]:
 def test_a_letter_is_restored_bit_for_bit_from_its_extended_json(value: Any) -> None:
     raw = letter_of(value=value, among=[value, {"deep": value}])
 
-    body = content(raw)
+    body = encode_object(raw)
 
-    assert restored(body).raw == raw.raw
+    assert decode_object(body).raw == raw.raw
     assert list(strictly(body)) == ["format", "schema_version", "dead_letter"]
     assert strictly(body)["schema_version"] == 1
 
@@ -81,9 +80,9 @@ def test_a_letter_is_restored_bit_for_bit_from_its_extended_json(value: Any) -> 
 def test_a_payload_that_looks_like_extended_json_is_restored_as_what_it_is(value: Any) -> None:
     raw = letter_of(value=value)
 
-    body = content(raw)
+    body = encode_object(raw)
 
-    assert restored(body).raw == raw.raw
+    assert decode_object(body).raw == raw.raw
     assert strictly(body)["bson"]["$binary"]["subType"] == "00"
     assert strictly(body)["dead_letter"]["name"] == "noop"
 
@@ -106,14 +105,14 @@ def test_a_payload_that_looks_like_extended_json_is_restored_as_what_it_is(value
 def test_what_no_driver_would_write_is_restored_bit_for_bit(payload: dict[str, Any], old: bytes, new: bytes) -> None:
     raw = replaced(letter_of(**payload), old, new)
 
-    body = content(raw)
+    body = encode_object(raw)
 
-    assert restored(body).raw == raw.raw
+    assert decode_object(body).raw == raw.raw
     assert strictly(body)["format"] == "tidemill.dead_letter"
 
 
 def test_numbers_and_dates_are_canonical_so_that_others_can_read_them_too() -> None:
-    told = strictly(content(letter_of(whole=1, real=1.0, big=2**53 + 1, at=T0)))["dead_letter"]
+    told = strictly(encode_object(letter_of(whole=1, real=1.0, big=2**53 + 1, at=T0)))["dead_letter"]
 
     assert told["payload"] == {
         "whole": {"$numberInt": "1"},
@@ -128,7 +127,7 @@ def test_numbers_and_dates_are_canonical_so_that_others_can_read_them_too() -> N
 def test_what_is_written_is_what_the_driver_would_write(value: Any) -> None:
     raw = letter_of(value=value)
 
-    told = strictly(content(raw))["dead_letter"]["payload"]
+    told = strictly(encode_object(raw))["dead_letter"]["payload"]
 
     assert told == json.loads(json_util.dumps(decode(raw)["payload"], json_options=json_util.CANONICAL_JSON_OPTIONS))
 
@@ -136,28 +135,30 @@ def test_what_is_written_is_what_the_driver_would_write(value: Any) -> None:
 def test_the_same_letter_has_the_same_object_each_time() -> None:
     raw = letter_of(a=1, b=[1.0, "é"])
 
-    assert content(raw) == content(RawBSONDocument(bytes(raw.raw)))
-    assert content(raw)[4:8] == b"\x00" * 4, "it says when it was made"
-    assert content(raw)[9] == 0xFF, "it says on what system it was made"
+    assert encode_object(raw) == encode_object(RawBSONDocument(bytes(raw.raw)))
+    assert encode_object(raw)[4:8] == b"\x00" * 4, "it says when it was made"
+    assert encode_object(raw)[9] == 0xFF, "it says on what system it was made"
 
 
-@pytest.mark.parametrize(("size", "is_readable"), [(READABLE, True), (READABLE + 1, False), (MAX_DOCUMENT, False)])
+@pytest.mark.parametrize(
+    ("size", "is_readable"), [(MAX_READABLE_BYTES, True), (MAX_READABLE_BYTES + 1, False), (MAX_DOCUMENT_BYTES, False)]
+)
 def test_of_a_letter_as_large_as_none_of_ours_there_are_the_bytes_alone(size: int, is_readable: bool) -> None:  # noqa: FBT001
     room = size - len(letter_of(text="").raw)
     raw = letter_of(text="x" * (room - 4) + "😀")
     assert len(raw.raw) == size
 
-    body = content(raw)
+    body = encode_object(raw)
 
     told = strictly(body)
     assert (told["dead_letter"] is not None, "bson" in told) == (is_readable, not is_readable)
-    assert restored(body).raw == raw.raw
+    assert decode_object(body).raw == raw.raw
 
 
 def test_an_object_that_somebody_has_unpacked_is_restored_too() -> None:
     raw = letter_of(a=1)
 
-    assert restored(gzip.decompress(content(raw))).raw == raw.raw
+    assert decode_object(gzip.decompress(encode_object(raw))).raw == raw.raw
 
 
 @given(
@@ -169,11 +170,11 @@ def test_an_object_that_somebody_has_unpacked_is_restored_too() -> None:
 def test_any_letter_is_restored_bit_for_bit(payload: dict[str, Any]) -> None:
     raw = letter_of(payload=payload)
 
-    body = content(raw)
+    body = encode_object(raw)
 
-    assert restored(body).raw == raw.raw
+    assert decode_object(body).raw == raw.raw
     assert strictly(body)["schema_version"] == 1
-    assert content(raw) == body
+    assert encode_object(raw) == body
 
 
 def packed(**changed: Any) -> bytes:
@@ -186,8 +187,8 @@ def packed(**changed: Any) -> bytes:
     [
         (b"", "not JSON"),
         (b"\x1f\x8b", "cannot be unpacked"),
-        (content(letter_of(a=1))[:-9], "cannot be unpacked"),
-        (content(letter_of(a=1))[:30] + b"\x00" * 9 + content(letter_of(a=1))[39:], "cannot be unpacked"),
+        (encode_object(letter_of(a=1))[:-9], "cannot be unpacked"),
+        (encode_object(letter_of(a=1))[:30] + b"\x00" * 9 + encode_object(letter_of(a=1))[39:], "cannot be unpacked"),
         (gzip.compress(b"\xff\xfe"), "cannot be unpacked"),
         (b"[" * 100_000, "not JSON"),
         (gzip.compress(b"[]"), "its format is not tidemill.dead_letter"),
@@ -207,17 +208,17 @@ def packed(**changed: Any) -> bytes:
 )
 def test_what_is_no_object_of_ours_is_refused_with_a_sentence(body: bytes, why: str) -> None:
     with pytest.raises(TidemillError, match=why):
-        restored(body)
+        decode_object(body)
 
 
-def test_what_unpacks_to_more_than_any_letter_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemill.export.objects.MAX_TEXT", 100)
+def test_what_unpacks_to_more_than_any_letter_has_is_refused() -> None:
+    spaces = gzip.compress(b" " * 2**20) * (MAX_OBJECT_BYTES // 2**20)
 
     with pytest.raises(TidemillError, match="cannot be unpacked"):
-        restored(content(letter_of(a=1)))
+        decode_object(spaces + encode_object(letter_of(a=1)))
 
 
 def test_a_reference_is_restored_as_the_object_that_it_is() -> None:
     raw = letter_of(a=DBRef("c", AN_ID, "d", more=1))
 
-    assert restored(content(raw)).raw == raw.raw
+    assert decode_object(encode_object(raw)).raw == raw.raw

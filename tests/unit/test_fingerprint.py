@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.fingerprint import MAX_FOLDED, fingerprint, folded
+from tidemill.policy.failures import MAX_FOLDED_CHARS, fingerprint, fold_message
 
 TEXT = st.text(max_size=300)
 
@@ -86,7 +86,7 @@ FOLDED = [
 
 @pytest.mark.parametrize(("one", "other"), FOLDED)
 def test_what_differs_from_case_to_case_is_folded_out(one: str, other: str) -> None:
-    assert folded(one) == folded(other)
+    assert fold_message(one) == fold_message(other)
     assert of(one) == of(other)
 
 
@@ -153,9 +153,9 @@ def test_it_is_16_digits_of_any_text_and_always_the_same(name: str, code: str, m
 
 @given(st.text(st.characters(), max_size=3000))
 def test_folded_text_is_one_short_line(message: str) -> None:
-    text = folded(message)
+    text = fold_message(message)
 
-    assert len(text) <= MAX_FOLDED
+    assert len(text) <= MAX_FOLDED_CHARS
     assert "\n" not in text
 
 
@@ -170,6 +170,6 @@ def test_folded_text_is_one_short_line(message: str) -> None:
 def test_no_message_makes_folding_slow(piece: str) -> None:  # F72
     started = time.perf_counter()
 
-    folded(piece * 20_000)
+    fold_message(piece * 20_000)
 
     assert time.perf_counter() - started < 0.5

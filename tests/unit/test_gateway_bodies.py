@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidemill.gateway import HttpError, json_value
-from tidemill.gateway.bodies import MAX_BODY_BYTES, body_text
+from tidemill.http.events import MAX_BODY_BYTES, parse_json_object, read_body
+from tidemill.http.responses import HttpError
 
 EMPTY = "the body is empty"
 NOT_JSON = "the body is not valid JSON"
@@ -25,7 +25,7 @@ TOO_DEEP = "the body is nested too deeply"
 
 
 def json_object(event: dict[str, Any]) -> dict[str, Any]:
-    return json_value(body_text(event))
+    return parse_json_object(read_body(event))
 
 
 def encoded(raw: bytes) -> dict[str, Any]:

@@ -15,26 +15,24 @@ from hypothesis import strategies as st
 from tests.conftest import T0
 from tests.unit.make import a_task
 from tidemill import InvalidRequestError, NewTask
-from tidemill.control import Directory, Known
+from tidemill.control.task_types import Declarations, Directory
 from tidemill.errors import Problem
-from tidemill.gateway import (
-    HttpError,
-    HttpTask,
-    caller,
-    cleaned,
-    idempotency_key,
+from tidemill.http.events import (
+    build_location,
+    build_trace,
+    clean_event,
     is_direct,
     is_http,
-    json_value,
-    location,
-    object_id,
-    plain,
-    refuse,
-    told,
-    trace,
+    parse_json_object,
+    parse_object_id,
+    read_caller,
+    read_idempotency_key,
 )
-from tidemill.gateway import requested as requested_by
-from tidemill.requests import parsed
+from tidemill.http.models import HttpTask
+from tidemill.http.responses import HttpError, build_task_answer, encode_error
+from tidemill.http.rules import build_request as requested_by
+from tidemill.http.rules import refuse
+from tidemill.requests.validation import parse_request
 
 KEY = "idempotency-key"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -43,19 +41,19 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 class Declared:
     """Plays the directory: one type is open to HTTP, one is not, one queue is declared."""
 
-    def known(self, *, names: Iterable[str], queues: Iterable[str], for_http: bool) -> Known:
+    def read_declarations(self, *, names: Iterable[str], queues: Iterable[str], for_http: bool) -> Declarations:
         assert for_http
         assert (list(names), list(queues)) != ([], [])
         types = {"noop": {"http": True}, "inner": {"http": False}, "old": {}}
-        return Known(read_at=0.0, types=types, queues=frozenset({"default", "eu"}))
+        return Declarations(read_at=0.0, types=types, queues=frozenset({"default", "eu"}))
 
 
 def requested(body: object, **event: Any) -> NewTask:
     directory = cast("Directory", Declared())
     post = REST | {"body": json.dumps(body), "requestContext": {"identity": {"apiKeyId": "me"}}} | event
-    clean = cleaned(post)
-    task = parsed(HttpTask, json_value(clean["body"]))
-    wanted = requested_by(task, key=idempotency_key(clean), caller=caller(clean))
+    clean = clean_event(post)
+    task = parse_request(HttpTask, parse_json_object(clean["body"]))
+    wanted = requested_by(task, key=read_idempotency_key(clean), caller=read_caller(clean))
     refuse([wanted], directory=directory, max_timeout=timedelta(seconds=50))
     return wanted
 
@@ -104,7 +102,7 @@ def test_any_other_event_is_told_from_it(event: object) -> None:  # F66
     ],
 )
 def test_a_header_is_found_in_any_case_and_place(event: dict[str, Any], values: list[str]) -> None:  # F64
-    clean = cleaned(REST | {"httpMethod": "GET"} | event)
+    clean = clean_event(REST | {"httpMethod": "GET"} | event)
 
     assert clean["multiValueHeaders"].get(KEY, []) == values
     assert [clean["headers"][KEY]] == values[:1] if values else KEY not in clean["headers"]
@@ -178,8 +176,8 @@ def test_a_body_cannot_set_what_is_not_its_own(field: str) -> None:  # F46
     ],
 )
 def test_who_calls_is_the_api_key(context: object, source: str) -> None:
-    assert caller({"requestContext": context}) == source
-    assert trace({"requestContext": context})["source"] == source
+    assert read_caller({"requestContext": context}) == source
+    assert build_trace({"requestContext": context})["source"] == source
 
 
 @pytest.mark.parametrize(
@@ -202,18 +200,18 @@ def test_who_calls_is_the_api_key(context: object, source: str) -> None:
     ],
 )
 def test_what_is_kept_of_a_call_is_short_and_printable(event: dict[str, Any], kept: dict[str, str]) -> None:
-    assert trace(event) == {"source": "anonymous"} | kept
+    assert build_trace(event) == {"source": "anonymous"} | kept
 
 
 @pytest.mark.parametrize("text", ["0" * 24, "F" * 24])
 def test_an_id_is_24_digits(text: str) -> None:
-    assert object_id(text) == ObjectId(text)
+    assert parse_object_id(text) == ObjectId(text)
 
 
 @pytest.mark.parametrize("text", ["", "..", "a%2Fb", "x" * 12, "0" * 23, "0" * 25, "0" * 24 + "\n", "\u0663" * 24, "é"])
 def test_no_task_has_any_other_id(text: str) -> None:  # F65
     with pytest.raises(HttpError) as caught:
-        object_id(text)
+        parse_object_id(text)
     assert caught.value.status == 404
 
 
@@ -221,7 +219,7 @@ def test_a_task_is_told_without_its_payload_and_with_offsets() -> None:  # F29
     error = {"message": "ValueError: no", "code": "ValueError", "at": T0}
     task = a_task(T0, payload={"card": "4111"}, error=error, finished_at=T0, result={"big": 2**60, "v": 1.0})
 
-    text = told(task).model_dump_json()
+    text = build_task_answer(task).model_dump_json()
     body = json.loads(text)
 
     assert "4111" not in text
@@ -236,19 +234,19 @@ def test_a_result_of_any_kind_is_told_in_strict_json(result: object) -> None:  #
     def no_constant(name: str) -> None:
         raise AssertionError(name)
 
-    json.loads(told(a_task(result=result)).model_dump_json(), parse_constant=no_constant)
+    json.loads(build_task_answer(a_task(result=result)).model_dump_json(), parse_constant=no_constant)
 
 
 @pytest.mark.parametrize(
     ("context", "where"), [({"path": "/v1/tasks/"}, "/v1/tasks/7"), ({}, "/tasks/7"), (None, "/tasks/7")]
 )
 def test_a_task_is_where_its_caller_posted_it(context: object, where: str) -> None:
-    assert location({"path": "/tasks", "requestContext": context}, 7) == where
+    assert build_location({"path": "/tasks", "requestContext": context}, 7) == where
 
 
 @given(st.sampled_from([400, 404, 409, 413, 422, 500, 503]), st.text(st.characters(), max_size=20))
 def test_every_error_has_one_shape(status: int, text: str) -> None:
-    answer = plain(HttpError(status, "code", text, [Problem(text, "wrong")]))
+    answer = encode_error(HttpError(status, "code", text, [Problem(text, "wrong")]))
 
     assert answer["statusCode"] == status
     assert json.loads(answer["body"]) == {
@@ -295,6 +293,6 @@ def test_a_guess_at_a_name_tells_of_none_that_is_not_open(name: str, meant: str 
 def test_the_blanks_around_a_key_do_not_count() -> None:
     key = "x" * 200
 
-    clean = cleaned(REST | {"headers": {KEY: f"  {key} "}, "body": "{}"})
+    clean = clean_event(REST | {"headers": {KEY: f"  {key} "}, "body": "{}"})
 
     assert (clean["headers"][KEY], clean["multiValueHeaders"][KEY]) == (key, [key])

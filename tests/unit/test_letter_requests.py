@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.ids import shown
+from tidemill.admin.api import read_operation
+from tidemill.admin.requests import DeadLetterList, DeadLetterPurge, DeadLetterRedrive
 from tidemill.errors import InvalidRequestError
-from tidemill.operations import read
-from tidemill.operations.letter_requests import DeadLetterList, DeadLetterPurge, DeadLetterRedrive
 
 CHANGES = ("dlq.redrive", "dlq.purge")
 SECRET = "S3cr3t-pa55word"
@@ -18,7 +18,7 @@ SECRET = "S3cr3t-pa55word"
 
 def problems(**event: Any) -> dict[str, str]:
     with pytest.raises(InvalidRequestError) as refused:
-        read(event)
+        read_operation(event)
     assert SECRET not in str(refused.value)
     return {one.field: one.message for one in refused.value.problems}
 
@@ -40,7 +40,7 @@ def problems(**event: Any) -> dict[str, str]:
     ids=shown,
 )
 def test_the_shortest_request_of_each_is_enough(event: dict[str, Any]) -> None:
-    assert read(event).op == event["op"]
+    assert read_operation(event).op == event["op"]
 
 
 @pytest.mark.parametrize("op", CHANGES)
@@ -114,7 +114,7 @@ def test_a_rate_is_a_number_of_letters_a_second(per_sec: Any) -> None:
 
 @pytest.mark.parametrize("per_sec", [0.001, 1, 1_000_000, None])
 def test_a_rate_may_be_slow_or_fast(per_sec: float | None) -> None:
-    request = read({"op": "dlq.redrive", "all": True, "per_sec": per_sec})
+    request = read_operation({"op": "dlq.redrive", "all": True, "per_sec": per_sec})
 
     assert isinstance(request, DeadLetterRedrive)
     assert request.per_sec == per_sec
@@ -144,14 +144,14 @@ def test_a_field_that_is_none_is_refused(extra: str) -> None:
 
 def problems_of_fields(**event: Any) -> set[str]:
     with pytest.raises(InvalidRequestError) as refused:
-        read(event)
+        read_operation(event)
     assert SECRET not in "".join(one.message for one in refused.value.problems)
     return {one.field for one in refused.value.problems}
 
 
 def test_what_is_left_out_has_its_default() -> None:
-    listing, redrive = read({"op": "dlq.list"}), read({"op": "dlq.redrive", "all": True})
-    purge = read({"op": "dlq.purge", "since": "2031-07-01T09:00:00.1234Z"})
+    listing, redrive = read_operation({"op": "dlq.list"}), read_operation({"op": "dlq.redrive", "all": True})
+    purge = read_operation({"op": "dlq.purge", "since": "2031-07-01T09:00:00.1234Z"})
 
     assert isinstance(listing, DeadLetterList)
     assert (listing.limit, listing.redriven) == (20, False)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import T0
 from tidemill.errors import UnavailableError
-from tidemill.executor.life import EXTEND_SEC, LEASE_GRACE, WORKER_LEASE, Invocation, Worker
+from tidemill.executor.lifetime import LEASE_EXTENSION_SEC, LEASE_GRACE, WORKER_LEASE, Invocation, Worker
 
 SECOND = timedelta(seconds=1)
 LONGEST_TASK = timedelta(seconds=880)
@@ -44,7 +44,7 @@ def test_an_invocation_counts_down_and_past_its_end(clock: Time) -> None:
     life = an_invocation(clock, SECOND * 120)
 
     clock.now += 50
-    assert life.remaining() == life.left_for_tasks() == SECOND * 70
+    assert life.remaining() == life.remaining_for_tasks() == SECOND * 70
     clock.now += 80
     assert life.remaining() == -SECOND * 10
 
@@ -76,7 +76,7 @@ def test_an_invocation_leaves_when_it_ran_dry_and_extends_nothing(clock: Time) -
 
     assert not life.persists
     assert clock() + life.extend_sec > clock() + LONGEST_TASK.total_seconds()
-    assert clock() + life.shun_sec > clock() + LONGEST_TASK.total_seconds()
+    assert clock() + life.cooldown_sec > clock() + LONGEST_TASK.total_seconds()
 
 
 def test_an_invocation_does_not_pause_beyond_its_end(clock: Time) -> None:
@@ -87,12 +87,12 @@ def test_a_worker_has_time_for_any_task_until_it_is_to_stop(stop: threading.Even
     life = Worker(stop)
 
     assert life.may_claim()
-    assert life.left_for_tasks() > LONGEST_TASK
+    assert life.remaining_for_tasks() > LONGEST_TASK
 
     stop.set()
 
     assert not life.may_claim()
-    assert life.left_for_tasks() == timedelta(0)
+    assert life.remaining_for_tasks() == timedelta(0)
     assert life.remaining() > LONGEST_TASK, "what has begun may end"
 
 
@@ -100,14 +100,14 @@ def test_the_lease_of_a_worker_outlasts_an_outage_of_forty_seconds(stop: threadi
     life = Worker(stop)
 
     assert life.lease_until(T0) == T0 + WORKER_LEASE
-    assert timedelta(seconds=EXTEND_SEC + 40) <= WORKER_LEASE
-    assert life.shun_sec >= WORKER_LEASE.total_seconds(), "what it gave back is not its own again at once"
+    assert timedelta(seconds=LEASE_EXTENSION_SEC + 40) <= WORKER_LEASE
+    assert life.cooldown_sec >= WORKER_LEASE.total_seconds(), "what it gave back is not its own again at once"
 
 
 def test_a_worker_may_have_shorter_leases_and_leave_when_it_ran_dry(stop: threading.Event) -> None:
     life = Worker(stop, lease=SECOND * 3, extend_sec=1, stays=False)
 
-    assert (life.lease_until(T0), life.extend_sec, life.shun_sec) == (T0 + SECOND * 3, 1, 3)
+    assert (life.lease_until(T0), life.extend_sec, life.cooldown_sec) == (T0 + SECOND * 3, 1, 3)
     assert not life.persists
     assert Worker(stop).persists
 
@@ -123,12 +123,12 @@ def test_a_worker_that_is_to_stop_pauses_no_longer(stop: threading.Event) -> Non
 
 def test_a_worker_tells_how_it_stands(stop: threading.Event) -> None:
     life, away = Worker(stop), UnavailableError("away")
-    assert (life.running, life.trouble) == (0, None)
+    assert (life.running, life.error) == (0, None)
 
-    life.note(running=3, trouble=away, answered=False)
-    assert (life.running, life.trouble) == (3, away)
+    life.record_status(running=3, error=away, answered=False)
+    assert (life.running, life.error) == (3, away)
 
-    life.note(running=2, trouble=None, answered=False)
-    assert (life.running, life.trouble) == (2, away), "nobody asked"
-    life.note(running=2, trouble=None, answered=True)
-    assert (life.running, life.trouble) == (2, None)
+    life.record_status(running=2, error=None, answered=False)
+    assert (life.running, life.error) == (2, away), "nobody asked"
+    life.record_status(running=2, error=None, answered=True)
+    assert (life.running, life.error) == (2, None)

@@ -18,10 +18,20 @@ from tests.conftest import T0
 from tests.emf import metrics_in
 from tests.functions.calls import ROOT, strict
 from tests.unit.make import Moved, a_claimed_task
-from tidemill import metrics
-from tidemill.metrics import COUNTERS, EVERY_SEC, GAUGES, MAX_VALUES, NAMES, SAMPLES, Counts, counted, sampled
+from tidemill.aws import metrics
+from tidemill.aws.metrics import (
+    COUNTERS,
+    EMIT_INTERVAL_SEC,
+    GAUGES,
+    MAX_VALUES,
+    NAMES,
+    SAMPLES,
+    Counts,
+    find_counters,
+    measure_attempt,
+)
 from tidemill.model import Cancelled, Failed, Failure, Malformed, Outcome, Reason, Retried, Run, Snoozed, Succeeded
-from tidemill.settlement import Settlement
+from tidemill.store.outcomes import Settlement
 
 BEGAN = 1_700_000_000.25
 BROKE = Failure(message="S3cr3t", code="ValueError")
@@ -69,7 +79,7 @@ def test_there_are_fourteen_metrics_at_most_with_names_for_cloudwatch() -> None:
 
 def test_nothing_counted_is_nothing_told(told: Told, recwarn: pytest.WarningsRecorder) -> None:  # F84
     told.counts.count("done", 0)
-    told.counts.reported({"claimed": 0, "quarantined": 0})
+    told.counts.count_report({"claimed": 0, "quarantined": 0})
 
     assert told.lines() == []
     assert not recwarn.list
@@ -220,7 +230,7 @@ def test_each_outcome_has_its_counters(told: Told, outcome: Outcome, counters: A
 
     told.counts.attempt(settlement)
 
-    assert counted(settlement) == counters
+    assert find_counters(settlement) == counters
     assert told.values() == {name: [1] for name in counters}
 
 
@@ -229,7 +239,9 @@ def test_an_attempt_has_its_time_and_one_of_a_retry_its_delay() -> None:
     runs = [RUN, Run(started_at=late, duration=timedelta(0), status="succeeded")]
     fresh, retry = (a_claimed_task(lane=lane, due_at=T0) for lane in ("fresh", "retry"))
 
-    found = [sampled(Settlement(task=task, outcome=Cancelled(), run=run)) for task in (fresh, retry) for run in runs]
+    found = [
+        measure_attempt(Settlement(task=task, outcome=Cancelled(), run=run)) for task in (fresh, retry) for run in runs
+    ]
 
     assert found == [
         {"run_time_seconds": 1.5},
@@ -243,43 +255,43 @@ def test_an_attempt_that_never_started_or_never_ended_took_no_time() -> None:
     broken = Malformed(id=1, problem="x", lease=None)
     failed = Failed(failure=BROKE, reason="malformed")
 
-    assert sampled(settled(failed, run=None)) == {}
-    assert sampled(settled(failed, lost=True)) == {}
-    assert sampled(Settlement(task=broken, outcome=failed)) == {}
-    assert sampled(settled(failed, crashed=True)) == {"run_time_seconds": 1.5}
+    assert measure_attempt(settled(failed, run=None)) == {}
+    assert measure_attempt(settled(failed, lost=True)) == {}
+    assert measure_attempt(Settlement(task=broken, outcome=failed)) == {}
+    assert measure_attempt(settled(failed, crashed=True)) == {"run_time_seconds": 1.5}
 
 
 def test_a_report_that_grows_is_counted_once(told: Told) -> None:
     report = {"claimed": 2, "quarantined": 1, "done": 9}
     for claimed in (2, 2, 7):
         report["claimed"] = claimed
-        told.counts.reported(report)
+        told.counts.count_report(report)
 
     assert told.values() == {"claimed": [7], "failed": [1]}
-    told.counts.reported(report | {"claimed": 7})
+    told.counts.count_report(report | {"claimed": 7})
     assert told.values() == {"claimed": [7], "failed": [1]}, "the report of another try begins at zero"
 
 
 def test_what_was_counted_waits_for_a_minute_and_no_longer(told: Told) -> None:
     report = {"claimed": 1}
-    told.counts.reported(report)
-    told.time.now += EVERY_SEC - 1
-    told.counts.reported(report)
+    told.counts.count_report(report)
+    told.time.now += EMIT_INTERVAL_SEC - 1
+    told.counts.count_report(report)
     assert told.text == []
 
     told.time.now += 1
-    told.counts.reported(report)
-    told.counts.reported(report)
+    told.counts.count_report(report)
+    told.counts.count_report(report)
 
     assert len(told.text) == 1
     report["claimed"] = 2
-    told.time.now += EVERY_SEC - 1
-    told.counts.reported(report)
+    told.time.now += EMIT_INTERVAL_SEC - 1
+    told.counts.count_report(report)
     assert len(told.text) == 1
     told.counts.emit()
     told.text.pop()
-    told.time.now += EVERY_SEC
-    told.counts.reported(report)
+    told.time.now += EMIT_INTERVAL_SEC
+    told.counts.count_report(report)
     assert len(told.text) == 1, "there is nothing new"
 
 
@@ -288,7 +300,7 @@ def test_trouble_with_metrics_is_nobodys_trouble(told: Told, monkeypatch: pytest
         raise RecursionError
 
     told.counts.count("done")
-    monkeypatch.setattr(metrics, "_line", fails)
+    monkeypatch.setattr(metrics, "_make_line", fails)
     assert told.lines() == []
     monkeypatch.undo()
     assert told.values() == {"done": [1]}, "it is told as soon as that goes"
@@ -297,7 +309,7 @@ def test_trouble_with_metrics_is_nobodys_trouble(told: Told, monkeypatch: pytest
     silent.count("done")
     silent.emit()
     silent.attempt(None)  # type: ignore[arg-type]
-    silent.reported(None)  # type: ignore[arg-type]
+    silent.count_report(None)  # type: ignore[arg-type]
 
 
 def test_the_rest_is_told_at_the_end_however_that_comes(monkeypatch: pytest.MonkeyPatch) -> None:  # F84
@@ -320,8 +332,8 @@ def test_the_rest_is_told_at_the_end_however_that_comes(monkeypatch: pytest.Monk
 
 SPOIL = """
 import io, os, sys
-from tidemill import output
-write = output.stdout()
+from tidemill.aws import logging
+write = logging.stdout()
 write("é" * 70_000 + chr(10))
 sys.stdout = io.StringIO()
 write("replaced" + chr(10))
@@ -356,8 +368,8 @@ def test_lines_stand_apart_from_what_others_have_printed_where_that_is_asked_for
 
 REUSE = """
 import os, sys
-from tidemill import output
-write = output.stdout()
+from tidemill.aws import logging
+write = logging.stdout()
 first, last = sys.argv[2:]
 os.closerange(int(first), int(last))  # as a function does that makes a daemon
 theirs = [os.open(sys.argv[1], os.O_CREAT | os.O_RDWR | os.O_APPEND) for _ in range(8)]
@@ -384,7 +396,7 @@ def test_a_file_that_has_got_the_number_of_standard_output_is_not_written_to(
 
 
 def test_a_process_without_standard_output_does_without() -> None:
-    ended = ran("import os; os.close(1)\nfrom tidemill import output\noutput.stdout()('x'); os.write(2, b'fine')")
+    ended = ran("import os; os.close(1)\nfrom tidemill.aws import logging\nlogging.stdout()('x'); os.write(2, b'fine')")
 
     assert ended.stderr == "fine"
 

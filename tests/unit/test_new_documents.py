@@ -10,9 +10,8 @@ from bson import ObjectId
 
 from tests.conftest import T0
 from tests.unit.requesting import wanted
-from tidemill.enqueueing.encoding import Encoder
-from tidemill.enqueueing.values import new_document
-from tidemill.requests import NewTask
+from tidemill.enqueue.documents import Encoder, new_document
+from tidemill.requests.tasks import NewTask
 
 TRACE = {"source": "a", "correlation_id": "b"}
 OPTIONS: list[dict[str, Any]] = [

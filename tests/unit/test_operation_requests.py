@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from tests.ids import shown
+from tidemill.admin.api import OPERATION_ADAPTER, OPERATIONS, NoOperationError, read_operation
+from tidemill.admin.context import MAX_ANSWER_BYTES, bound_answer
+from tidemill.admin.queues import apply_changes
+from tidemill.admin.requests import QueueSet, TaskCancel, TaskList
 from tidemill.errors import InvalidRequestError
-from tidemill.operations import OPERATIONS, NoOperationError, read
-from tidemill.operations.operate import UNION
-from tidemill.operations.queues import changed
-from tidemill.operations.requests import QueueSet, TaskCancel, TaskList
-from tidemill.operations.sizes import MAX_BYTES, bounded_answer
-from tidemill.policies import Adaptive, Budget, Pressure, QueueOptions
+from tidemill.model import Adaptive, Budget, Pressure, QueueOptions
 
 SECRET = "S3cr3t-pa55word"
 QUEUES = ("queue.declare", "queue.status", "queue.pause", "queue.resume")
@@ -30,14 +29,14 @@ ALL = QueueOptions(
 
 def problems(**event: Any) -> dict[str, str]:
     with pytest.raises(InvalidRequestError) as refused:
-        read(event)
+        read_operation(event)
     assert not isinstance(refused.value, NoOperationError)
     assert SECRET not in str(refused.value)
     return {one.field: one.message for one in refused.value.problems}
 
 
 def a_change(**choices: Any) -> QueueSet:
-    request = read({"op": "queue.set", "queue": "eu", **choices})
+    request = read_operation({"op": "queue.set", "queue": "eu", **choices})
     assert isinstance(request, QueueSet)
     return request
 
@@ -58,16 +57,16 @@ def test_these_are_the_operations() -> None:
     ids=shown,
 )
 def test_the_shortest_request_of_each_is_enough(event: dict[str, Any]) -> None:
-    assert read(event).op == event["op"]
+    assert read_operation(event).op == event["op"]
 
 
 @pytest.mark.parametrize("op", ["queue.list", "task.list"])
 def test_a_cursor_is_as_long_as_a_page_may_name_one(op: str) -> None:
-    assert read({"op": op, "cursor": "x" * 1000}).op == op
+    assert read_operation({"op": op, "cursor": "x" * 1000}).op == op
 
 
 def test_what_is_left_out_has_its_default() -> None:
-    listing, cancel = read({"op": "task.list"}), read({"op": "task.cancel", "id": "x"})
+    listing, cancel = read_operation({"op": "task.list"}), read_operation({"op": "task.cancel", "id": "x"})
 
     assert isinstance(listing, TaskList)
     assert isinstance(cancel, TaskCancel)
@@ -124,7 +123,7 @@ def test_a_time_back_is_a_number_of_seconds(since_sec: Any) -> None:  # F47
 @pytest.mark.parametrize("extra", ["_id", "payload", "status$ne", "sort", "fields", "lease", "paused", SECRET])
 def test_a_field_that_an_operation_does_not_have_is_refused(op: str, extra: str) -> None:  # F46, F71
     with pytest.raises(InvalidRequestError) as refused:
-        read({"op": op, "queue": "eu", "id": "x", extra: SECRET})
+        read_operation({"op": op, "queue": "eu", "id": "x", extra: SECRET})
 
     assert extra in {one.field for one in refused.value.problems}
     assert SECRET not in "".join(one.message for one in refused.value.problems)
@@ -175,19 +174,19 @@ def test_a_change_of_nothing_is_refused() -> None:
     ],
 )
 def test_what_is_given_is_set(choice: dict[str, Any], options: QueueOptions) -> None:
-    assert changed(QueueOptions(), a_change(**choice)) == options
+    assert apply_changes(QueueOptions(), a_change(**choice)) == options
 
 
 @pytest.mark.parametrize("field", ["selection", "retry_share", "max_in_flight_retries"])
 def test_null_takes_a_choice_back_and_leaves_the_others(field: str) -> None:
-    after = changed(ALL, a_change(**{field: None}))
+    after = apply_changes(ALL, a_change(**{field: None}))
 
     assert {name for name in QueueOptions.__slots__ if getattr(after, name) != getattr(ALL, name)} == {field}
     assert getattr(after, field) is None
 
 
 def test_switching_on_what_is_on_keeps_its_numbers() -> None:
-    after = changed(ALL, a_change(adaptive={}, budget={"per_minute": 8}))
+    after = apply_changes(ALL, a_change(adaptive={}, budget={"per_minute": 8}))
 
     assert after.pressure == Pressure(adaptive=Adaptive(scale=3, max_sec=9), budget=Budget(per_minute=8, factor=5))
 
@@ -195,7 +194,7 @@ def test_switching_on_what_is_on_keeps_its_numbers() -> None:
 def test_an_answer_that_fits_is_left_alone() -> None:
     answer = {"tasks": [{"id": "x" * 10_000}] * 400, "next": None}
 
-    assert bounded_answer(answer) is answer
+    assert bound_answer(answer) is answer
 
 
 @pytest.mark.parametrize(
@@ -211,26 +210,26 @@ def test_an_answer_that_fits_is_left_alone() -> None:
     ids=lambda answer: next(iter(answer)),
 )
 def test_an_answer_that_is_too_large_is_cut_until_it_fits(answer: dict[str, Any]) -> None:  # F69
-    cut = bounded_answer(answer | {"now": "2031-07-01T09:00:00.000Z", "n": 7})
+    cut = bound_answer(answer | {"now": "2031-07-01T09:00:00.000Z", "n": 7})
 
-    assert len(json.dumps(cut)) <= MAX_BYTES
+    assert len(json.dumps(cut)) <= MAX_ANSWER_BYTES
     assert (cut["truncated"], cut["now"], cut["n"]) == (True, "2031-07-01T09:00:00.000Z", 7)
 
 
 def test_a_cursor_is_left_whole() -> None:
-    cut = bounded_answer({"tasks": [{"id": "x" * 50_000}] * 200, "next": "y" * 50_000})
+    cut = bound_answer({"tasks": [{"id": "x" * 50_000}] * 200, "next": "y" * 50_000})
 
     assert (cut["truncated"], cut["next"]) == (True, "y" * 50_000)
 
 
 def test_of_a_list_the_first_and_the_newest_are_left() -> None:
-    cut = bounded_answer({"log": [{"n": n, "note": "x" * 100} for n in range(50_000)]})
+    cut = bound_answer({"log": [{"n": n, "note": "x" * 100} for n in range(50_000)]})
 
     assert [one["n"] for one in cut["log"][:2]] == [0, 48_001]
     assert cut["log"][-1]["n"] == 49_999
 
 
 def test_what_the_union_takes_is_what_can_be_carried_out() -> None:
-    schema = UNION.json_schema()
+    schema = OPERATION_ADAPTER.json_schema()
 
     assert set(schema["discriminator"]["mapping"]) == set(OPERATIONS)

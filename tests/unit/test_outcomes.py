@@ -13,16 +13,14 @@ from tests.conftest import T0
 from tests.ids import shown
 from tests.unit.make import a_claimed_task, a_context
 from tidemill import Fail, Malformed, Retry, RetryPolicy, Snooze, TaskTimeoutError
-from tidemill.classify import MAX_MESSAGE, MIN_SNOOZE, Kind, Rules, asked_snooze, classify
-from tidemill.conclusions import Conclusion, Crashed, Lost, NotStarted, Overran, Raised, Returned, Snoozing
-from tidemill.executor.outcomes import MAX_NOTE, Terms, after_end, after_timeout, malformed
-from tidemill.model import Failed, Failure, Outcome, Retried, Snoozed, Succeeded
-from tidemill.policies import Adaptive, Pressure
-from tidemill.pressure import Load
-from tidemill.retry import DEFAULT, after_loss
-from tidemill.settlement import Settlement, statements
-from tidemill.slots import Ended, Running
-from tidemill.stats import counted
+from tidemill.executor.outcomes import MAX_NOTE_CHARS, Terms, after_end, after_timeout, fail_malformed
+from tidemill.model import Adaptive, Failed, Failure, Outcome, Pressure, Retried, Snoozed, Succeeded
+from tidemill.policy.failures import MAX_MESSAGE_CHARS, MIN_SNOOZE, Kind, Rules, classify, find_snooze_request
+from tidemill.policy.retry import DEFAULT, Load, decide_after_loss
+from tidemill.runner.results import Crashed, Lost, NotStarted, Raised, Returned, RunResult, SnoozeRequested, TimedOut
+from tidemill.runner.worker_thread import FinishedRun, RunningTask
+from tidemill.store.outcomes import Settlement, outcome_updates
+from tidemill.store.stats import count_attempt
 
 SECOND = timedelta(seconds=1)
 USUAL = Terms(policy=DEFAULT)
@@ -35,22 +33,22 @@ def with_rules(*, fail_on: Kind | None = None, retry_on: Kind | None = None) -> 
     return Terms(policy=DEFAULT, rules=Rules(fail_on=kinds[0], retry_on=kinds[1]))
 
 
-def running(*, attempts: int = 1, timeout: float = 30, is_isolated: bool = False) -> Running:
+def running(*, attempts: int = 1, timeout: float = 30, is_isolated: bool = False) -> RunningTask:
     ctx = a_context(deadline=100 + timeout)
     task = a_claimed_task(attempts=attempts)
-    return Running(
+    return RunningTask(
         task=task, ctx=ctx, started_at=T0 - SECOND, started=100.0, cancel=ctx._cancelled, is_isolated=is_isolated
     )
 
 
-def ended(conclusion: Conclusion, *, attempts: int = 1, terms: Terms = USUAL) -> Settlement:
-    end = Ended(running=running(attempts=attempts), duration=SECOND, conclusion=conclusion)
+def ended(result: RunResult, *, attempts: int = 1, terms: Terms = USUAL) -> Settlement:
+    end = FinishedRun(running=running(attempts=attempts), duration=SECOND, result=result)
     return after_end(end, terms, now=T0, draw=0.5)
 
 
-def raised(error: BaseException, terms: Terms = USUAL) -> Conclusion:
-    until = asked_snooze(error)
-    return Raised(classify(error, terms.rules)) if until is None else Snoozing(until)
+def raised(error: BaseException, terms: Terms = USUAL) -> RunResult:
+    until = find_snooze_request(error)
+    return Raised(classify(error, terms.rules)) if until is None else SnoozeRequested(until)
 
 
 def outcome(error: BaseException, terms: Terms = USUAL) -> Outcome:
@@ -138,7 +136,7 @@ def test_an_endless_message_makes_a_short_note() -> None:
     settlement = ended(raised(ValueError("x" * 100_000)))
 
     assert settlement.run is not None
-    assert len(settlement.run.note) <= MAX_NOTE
+    assert len(settlement.run.note) <= MAX_NOTE_CHARS
 
 
 @pytest.mark.parametrize(
@@ -161,7 +159,7 @@ def test_a_snooze_counts_as_no_attempt_not_even_where_there_is_but_one() -> None
     settlement = ended(raised(Snooze(SECOND)), terms=ONE_SHOT)
 
     assert settlement.outcome == Snoozed(until=T0 + SECOND)
-    (_, update), *_ = statements(settlement, now=T0)
+    (_, update), *_ = outcome_updates(settlement, now=T0)
     assert update["$inc"] == {"attempts": -1}
 
 
@@ -174,7 +172,7 @@ def test_a_snooze_beyond_the_calendar_is_one_without_end(until: datetime | timed
 
     assert isinstance(settlement.outcome, Snoozed)
     assert settlement.outcome.until.year == 9999
-    assert statements(settlement, now=T0)
+    assert outcome_updates(settlement, now=T0)
 
 
 @pytest.mark.parametrize("until", [60, None, "tomorrow", date(2026, 7, 2), datetime(2026, 7, 2)])  # noqa: DTZ001
@@ -250,7 +248,7 @@ def test_the_interruption_of_a_timeout_is_a_failure_where_a_function_lets_it_thr
 
 def test_what_was_killed_at_its_timeout_has_timed_out_like_any_other() -> None:
     late = running(is_isolated=True)
-    killed = Ended(running=late, duration=31 * SECOND, conclusion=Overran())
+    killed = FinishedRun(running=late, duration=31 * SECOND, result=TimedOut())
 
     settlement = after_end(killed, USUAL, now=T0, draw=0.5)
 
@@ -277,10 +275,10 @@ def test_the_death_of_its_process_is_a_failure_that_is_tried_again_and_a_crash()
     assert settlement.run is not None
     assert (settlement.run.status, settlement.run.duration) == ("failed", SECOND)
     assert settlement.run.note == "crashed: its process was killed by SIGSEGV"
-    (_, update), *_ = statements(settlement, now=T0)
+    (_, update), *_ = outcome_updates(settlement, now=T0)
     assert "$inc" not in update
     assert update["$set"]["crashes"] == 1
-    counts = counted(settlement, now=T0)
+    counts = count_attempt(settlement, now=T0)
     assert (counts["runs"], counts["run_ms"], counts["retried"]) == (1, 1000, 1)
     assert "lost" not in counts
 
@@ -300,27 +298,27 @@ def test_the_first_loss_of_its_process_with_others_is_refunded_even_where_there_
     assert settlement.run is not None
     assert (settlement.run.status, settlement.run.duration) == ("lost", SECOND)
     assert settlement.run.note == "its process was lost with the helper process"
-    (_, update), *_ = statements(settlement, now=T0)
+    (_, update), *_ = outcome_updates(settlement, now=T0)
     assert update["$inc"] == {"attempts": -1}
     assert update["$set"]["crashes"] == 1
     assert [line["status"] for line in update["$set"]["attempt_log"]] == ["lost"]
-    assert counted(settlement, now=T0)["lost"] == 1
+    assert count_attempt(settlement, now=T0)["lost"] == 1
 
 
 def test_a_later_loss_of_its_process_is_a_failure_like_that_of_a_worker() -> None:
     again = running(attempts=1)
     again = replace(again, task=replace(again.task, crashes=1))
-    end = Ended(running=again, duration=SECOND, conclusion=Lost("its process was lost with the helper process"))
+    end = FinishedRun(running=again, duration=SECOND, result=Lost("its process was lost with the helper process"))
 
     retried, failed = (after_end(end, terms, now=T0, draw=0.5) for terms in (USUAL, ONE_SHOT))
 
     assert isinstance(retried.outcome, Retried)
-    assert retried.outcome == after_loss(again.task, DEFAULT, now=T0, draw=0.5)
+    assert retried.outcome == decide_after_loss(again.task, DEFAULT, now=T0, draw=0.5)
     assert isinstance(failed.outcome, Failed)
     assert (failed.outcome.reason, failed.lost) == ("worker_lost", True)
     assert failed.run is not None
     assert (failed.run.status, failed.run.note) == ("lost", "its process was lost with the helper process")
-    (_, update), *_ = statements(failed, now=T0)
+    (_, update), *_ = outcome_updates(failed, now=T0)
     assert update["$set"]["crashes"] == 2
 
 
@@ -328,7 +326,7 @@ def test_the_description_of_a_death_is_bounded() -> None:
     outcome = ended(Crashed("x" * 100_000)).outcome
 
     assert isinstance(outcome, Retried)
-    assert len(outcome.failure.message) == MAX_MESSAGE
+    assert len(outcome.failure.message) == MAX_MESSAGE_CHARS
 
 
 def test_what_was_never_called_cannot_be_settled() -> None:
@@ -337,7 +335,7 @@ def test_what_was_never_called_cannot_be_settled() -> None:
 
 
 def test_a_document_that_is_no_task_fails_as_malformed() -> None:
-    failed = malformed(Malformed(id=7, problem="name is missing", lease=None))
+    failed = fail_malformed(Malformed(id=7, problem="name is missing", lease=None))
 
     assert (failed.reason, failed.failure.code, failed.failure.message) == ("malformed", "malformed", "name is missing")
     assert not failed.failure.by_function

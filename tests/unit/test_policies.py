@@ -11,7 +11,7 @@ import pytest
 
 from tests.ids import shown
 from tidemill import Backoff, RetryPolicy
-from tidemill.policies import (
+from tidemill.model import (
     JITTERS,
     MAX_BACKOFF_SEC,
     MAX_COUNT,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.policies import MAX_BACKOFF_SEC, MAX_COUNT, MAX_FACTOR, Adaptive, Budget, Pressure
-from tidemill.pressure import CALM, Load, stretched
+from tidemill.model import MAX_BACKOFF_SEC, MAX_COUNT, MAX_FACTOR, Adaptive, Budget, Pressure
+from tidemill.policy.retry import NO_LOAD, Load, lengthen
 
 HALF_AN_HOUR = timedelta(seconds=1800)
 SPANS = st.floats(0, MAX_BACKOFF_SEC).map(lambda seconds: timedelta(seconds=seconds))
@@ -28,13 +28,13 @@ PRESSURES = st.builds(
 
 def under(pressure: Pressure, wait: float, *, ready: int = 0, retries: int = 0, cap: timedelta = HALF_AN_HOUR) -> float:
     load = Load(pressure=pressure, ready=ready, retries=retries)
-    return stretched(timedelta(seconds=wait), load, cap=cap).total_seconds()
+    return lengthen(timedelta(seconds=wait), load, cap=cap).total_seconds()
 
 
 @pytest.mark.parametrize("wait", [0, 0.1, 60, 1800])
 def test_without_pressure_no_load_changes_a_wait(wait: float) -> None:
     assert under(Pressure(), wait, ready=10**6, retries=10**6) == wait
-    assert stretched(timedelta(seconds=wait), CALM, cap=HALF_AN_HOUR) == timedelta(seconds=wait)
+    assert lengthen(timedelta(seconds=wait), NO_LOAD, cap=HALF_AN_HOUR) == timedelta(seconds=wait)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_wait_is_never_shortened_nor_longer_than_the_larger_cap(
 ) -> None:
     wait, cap = sorted((one, other))
 
-    longer = stretched(wait, Load(pressure=pressure, ready=ready, retries=retries), cap=cap)
+    longer = lengthen(wait, Load(pressure=pressure, ready=ready, retries=retries), cap=cap)
 
     caps = [cap] if pressure.adaptive is None else [cap, timedelta(seconds=pressure.adaptive.max_sec)]
     assert wait <= longer <= max(caps)
@@ -123,7 +123,7 @@ def test_more_load_never_means_a_shorter_wait(
     pressure: Pressure, wait: timedelta, ready: tuple[int, int], retries: tuple[int, int]
 ) -> None:
     less, more = (
-        stretched(wait, Load(pressure=pressure, ready=pick(ready), retries=pick(retries)), cap=wait * 3)
+        lengthen(wait, Load(pressure=pressure, ready=pick(ready), retries=pick(retries)), cap=wait * 3)
         for pick in (min, max)
     )
 

@@ -17,16 +17,16 @@ from pymongo.database import Database
 
 import tidemill
 from tidemill import PRESETS, Queue, Task, indexes
+from tidemill.admin.api import OPERATION_ADAPTER, OPERATIONS
 from tidemill.cli import main
 from tidemill.clock import ServerClock
-from tidemill.control import OptionsReader
-from tidemill.executor import Order, Runtime, execute
-from tidemill.operations import OPERATIONS
-from tidemill.operations.operate import UNION
+from tidemill.control.queues import OptionsReader
+from tidemill.executor.execution import execute
+from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.registry import Registry
-from tidemill.requests import new_task
+from tidemill.requests.tasks import new_task
 from tidemill.settings import Settings, from_environment
-from tidemill.store import open_tasks
+from tidemill.store.connection import open_tasks
 from tidemill.testing import Mongod
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -57,7 +57,7 @@ def test_the_snippets_define_enqueue_and_run_a_task(
         clock=ServerClock(db),
         options=OptionsReader(db).options,
     )
-    execute(runtime, Order(owner="readme", remaining=timedelta(seconds=120)))
+    execute(runtime, ExecutionOptions(owner="readme", remaining=timedelta(seconds=120)))
 
     task = Queue(db).get(names["task_id"])
     assert isinstance(task, Task)
@@ -99,10 +99,10 @@ def test_the_table_of_variables_has_the_defaults_that_hold() -> None:
     assert timedelta(days=float(rows["RETENTION_DAYS"])) == settings.retention.tasks
     assert timedelta(days=float(rows["DEAD_LETTER_RETENTION_DAYS"])) == settings.retention.dead_letters
     assert rows["EXPIRE_UNEXPORTED"] == str(settings.expire_unexported).lower()
-    assert f"{indexes.SMALL:,}" in README
+    assert f"{indexes.MAX_DOCUMENTS_MADE_AT_START:,}" in README
 
 
-@pytest.mark.parametrize("name", ["retry-priority", "starvation", "arrivals"])
+@pytest.mark.parametrize("name", ["retry-priority", "starvation"])
 def test_the_simulations_print_what_the_readme_shows(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", name]) == 0
 
@@ -134,7 +134,7 @@ def test_the_policies_shown_can_be_asked_for() -> None:
 
 def test_every_file_the_readme_names_is_there() -> None:
     root = Path(__file__).parents[2]
-    named = re.findall(r"`((?:tests|layers|functions|events|demo)/[\w/.]+)`", README)
+    named = re.findall(r"`((?:tests|layers|functions|events|demo|localapi|tools)/[\w/.]+)`", README)
 
     assert named
     assert [path for path in named if not (root / path).exists()] == []
@@ -165,6 +165,8 @@ def test_every_operation_is_told_with_its_fields() -> None:
     assert told.keys() == set(OPERATIONS)
     for op, fields in told.items():
         [model] = [
-            kind for kind in get_args(get_args(UNION._type)[0]) if get_args(kind.model_fields["op"].annotation) == (op,)
+            kind
+            for kind in get_args(get_args(OPERATION_ADAPTER._type)[0])
+            if get_args(kind.model_fields["op"].annotation) == (op,)
         ]
         assert [name for name in model.model_fields if name != "op" and f"`{name}`" not in fields] == [], op

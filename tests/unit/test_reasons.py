@@ -12,19 +12,17 @@ from bson import ObjectId
 from tests.conftest import T0
 from tests.unit.explained import CAPPED, FAILURE, HOUR, MINUTE, SECOND, A, B, W, codes, facts, only
 from tests.unit.make import a_claimed_task, a_task
-from tidemill.control import Held, Standing
-from tidemill.explaining import Explanation, Reason
-from tidemill.explaining.reasons import NEXT, reasons
-from tidemill.explaining.values import Facts
-from tidemill.model import Lease, Malformed
-from tidemill.policies import QueueOptions
-from tidemill.store.gauges import MANY
+from tidemill.control.fleet import FleetStatus, Permit
+from tidemill.explain.reasons import NEXT_REASON, find_reasons
+from tidemill.explain.text import Explanation, Facts, Reason
+from tidemill.model import Lease, Malformed, QueueOptions
+from tidemill.store.counts import COUNT_LIMIT
 
 # Pending
 
 
 def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
-    assert reasons(facts()) == (NEXT,)
+    assert find_reasons(facts()) == (NEXT_REASON,)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +97,7 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
             ),
         ),
         (
-            facts({"lane": "retry"}, options=CAPPED, standing=Standing(seated=(A,), retries=(A, B))),
+            facts({"lane": "retry"}, options=CAPPED, standing=FleetStatus(slot_permits=(A,), retries=(A, B))),
             "retry_cap",
             (
                 "Queue default has as many retries in flight as it allows, 3: 1 by A until 2031-07-01 09:01:00 "
@@ -108,7 +106,7 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
             ),
         ),
         (
-            facts(standing=Standing()),
+            facts(standing=FleetStatus()),
             "no_tick",
             (
                 "No executor is at work, and no invocation has ever come. A tick starts one every minute "
@@ -117,7 +115,7 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
             ),
         ),
         (
-            facts(standing=Standing(came_at=T0 - 2 * HOUR)),
+            facts(standing=FleetStatus(last_acquired_at=T0 - 2 * HOUR)),
             "no_tick",
             (
                 "No executor is at work, and none has come since 2031-07-01 07:00:00 UTC (2h ago). A tick "
@@ -126,7 +124,7 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
             ),
         ),
         (
-            facts(standing=Standing(came_at=T0 - 30 * SECOND)),
+            facts(standing=FleetStatus(last_acquired_at=T0 - 30 * SECOND)),
             "no_executor",
             (
                 "No executor is at work now: the last one came at 2031-07-01 08:59:30 UTC (30s ago), and the "
@@ -134,11 +132,11 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
             ),
         ),
         (
-            facts(standing=Standing(seated=(A,), seats=1, came_at=T0)),
-            "seats",
+            facts(standing=FleetStatus(slot_permits=(A,), slot_count=1, last_acquired_at=T0)),
+            "executor_slots",
             (
-                "Executors are at work on all 1 seats: 1 by A until 2031-07-01 09:01:00 UTC (in 1m). It has to "
-                "wait until one of them comes to it; MAX_EXECUTORS sets how many there are."
+                "Executors are at work on all 1 executor slots: 1 by A until 2031-07-01 09:01:00 UTC (in 1m). It has "
+                "to wait until one of them comes to it; MAX_EXECUTORS sets how many there are."
             ),
         ),
         (
@@ -153,12 +151,16 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
     ],
 )
 def test_what_stands_in_the_way_is_said_in_a_sentence(known: Facts, code: str, message: str) -> None:
-    assert reasons(known) == (Reason(code=code, message=message),)
+    assert find_reasons(known) == (Reason(code=code, message=message),)
 
 
 @pytest.mark.parametrize(
     ("ahead", "words"),
-    [(1, "1 other due task "), (MANY, f"{MANY} other due tasks"), (MANY + 1, f"{MANY}+ other due tasks")],
+    [
+        (1, "1 other due task "),
+        (COUNT_LIMIT, f"{COUNT_LIMIT} other due tasks"),
+        (COUNT_LIMIT + 1, f"{COUNT_LIMIT}+ other due tasks"),
+    ],
 )
 def test_counts_end_in_a_plus_where_counting_stopped(ahead: int, words: str) -> None:
     assert words in only(facts(ahead={"fresh": ahead})).message
@@ -170,13 +172,13 @@ def test_counts_end_in_a_plus_where_counting_stopped(ahead: int, words: str) -> 
         facts({"expires_at": T0 + SECOND}),
         facts({"expires_at": T0 - SECOND, "attempts": 1}),
         facts({"expires_at": T0 - SECOND, "crashes": 1}),
-        facts({"lane": "fresh"}, options=CAPPED, standing=Standing(seated=(A,), retries=(A, B))),
-        facts({"lane": "retry"}, options=CAPPED, standing=Standing(seated=(A,), retries=(B,))),
-        facts({"lane": "retry"}, standing=Standing(seated=(A,), retries=(A, B))),
-        facts(standing=Standing(workers=(W,))),
-        facts(standing=Standing(workers=(W,), seated=(A,), seats=1)),
-        facts(standing=Standing(seated=(A,), seats=2)),
-        facts(standing=Standing(seated=(A,), came_at=T0 - HOUR)),
+        facts({"lane": "fresh"}, options=CAPPED, standing=FleetStatus(slot_permits=(A,), retries=(A, B))),
+        facts({"lane": "retry"}, options=CAPPED, standing=FleetStatus(slot_permits=(A,), retries=(B,))),
+        facts({"lane": "retry"}, standing=FleetStatus(slot_permits=(A,), retries=(A, B))),
+        facts(standing=FleetStatus(workers=(W,))),
+        facts(standing=FleetStatus(workers=(W,), slot_permits=(A,), slot_count=1)),
+        facts(standing=FleetStatus(slot_permits=(A,), slot_count=2)),
+        facts(standing=FleetStatus(slot_permits=(A,), last_acquired_at=T0 - HOUR)),
         facts(ahead={"retry": 5}),
         facts({"lane": "retry"}, ahead={"fresh": 5}),
     ],
@@ -186,42 +188,44 @@ def test_what_does_not_hold_is_not_said(known: Facts) -> None:
 
 
 def test_three_minutes_without_a_tick_are_long() -> None:
-    came_at = T0 - 3 * MINUTE
+    last_acquired_at = T0 - 3 * MINUTE
 
-    assert codes(facts(standing=Standing(came_at=came_at))) == ["no_executor"]
-    assert codes(facts(standing=Standing(came_at=came_at - SECOND))) == ["no_tick"]
+    assert codes(facts(standing=FleetStatus(last_acquired_at=last_acquired_at))) == ["no_executor"]
+    assert codes(facts(standing=FleetStatus(last_acquired_at=last_acquired_at - SECOND))) == ["no_tick"]
 
 
 def test_before_any_executor_has_come_no_function_is_unknown() -> None:
-    assert codes(facts(standing=Standing(), is_known=False, is_any_known=False)) == ["no_tick"]
-    assert codes(facts(standing=Standing(workers=(W,)), is_known=False, is_any_known=False)) == ["unknown_task"]
+    assert codes(facts(standing=FleetStatus(), is_known=False, is_any_known=False)) == ["no_tick"]
+    assert codes(facts(standing=FleetStatus(workers=(W,)), is_known=False, is_any_known=False)) == ["unknown_task"]
 
 
 def test_all_that_holds_is_said_and_what_decides_is_first() -> None:
     everything = facts(
         {"lane": "retry", "expires_at": T0 - HOUR, "cancel_requested_at": T0},
         options=QueueOptions(paused=True, max_in_flight_retries=1),
-        standing=Standing(came_at=T0 - HOUR, seats=0, retries=(B,)),
+        standing=FleetStatus(last_acquired_at=T0 - HOUR, slot_count=0, retries=(B,)),
         is_known=False,
         ahead={"retry": 3},
     )
 
     assert codes(everything) == [
-        "expired", "cancel_asked", "paused", "unknown_task", "retry_cap", "no_tick", "seats", "behind"
+        "expired", "cancel_asked", "paused", "unknown_task", "retry_cap", "no_tick", "executor_slots", "behind"
     ]  # fmt: skip
 
 
 def test_before_it_is_due_nobody_is_in_its_way() -> None:
-    crowded = Standing(seated=(A,), seats=1, came_at=T0)
+    crowded = FleetStatus(slot_permits=(A,), slot_count=1, last_acquired_at=T0)
 
     assert codes(facts({"due_at": T0 + SECOND}, standing=crowded, ahead={"fresh": 9})) == ["not_due"]
-    assert codes(facts({"due_at": T0 + SECOND}, standing=Standing(), options=QueueOptions(paused=True))) == [
+    assert codes(facts({"due_at": T0 + SECOND}, standing=FleetStatus(), options=QueueOptions(paused=True))) == [
         "not_due", "paused", "no_tick"
     ]  # fmt: skip
 
 
 def test_only_so_many_holders_are_named() -> None:
-    held = Standing(seated=tuple(Held(owner=f"E{n}", n=1, until=T0 + MINUTE) for n in range(8)), seats=8)
+    held = FleetStatus(
+        slot_permits=tuple(Permit(owner=f"E{n}", n=1, until=T0 + MINUTE) for n in range(8)), slot_count=8
+    )
 
     assert ", 1 by E4 until 2031-07-01 09:01:00 UTC (in 1m), 3 more." in only(facts(standing=held)).message
 
@@ -229,7 +233,7 @@ def test_only_so_many_holders_are_named() -> None:
 def test_words_that_anybody_wrote_are_cut() -> None:
     known = facts({"name": "n" * 10_000, "queue": "q" * 10_000}, is_known=False, options=QueueOptions(paused=True))
 
-    assert all(len(one.message) < 500 for one in reasons(known))
+    assert all(len(one.message) < 500 for one in find_reasons(known))
 
 
 # Processing and ended
@@ -267,11 +271,11 @@ def test_words_that_anybody_wrote_are_cut() -> None:
 def test_one_that_is_held_says_by_whom(fields: dict[str, Any], code: str, message: str) -> None:
     task = a_claimed_task(updated_at=T0 - 10 * SECOND, **fields)
 
-    assert reasons(Facts(task=task, now=T0)) == (Reason(code=code, message=message),)
+    assert find_reasons(Facts(task=task, now=T0)) == (Reason(code=code, message=message),)
 
 
 def test_one_that_was_asked_to_stop_says_so() -> None:
-    running, asked = reasons(Facts(task=a_claimed_task(_id=7, cancel_requested_at=T0 - SECOND), now=T0))
+    running, asked = find_reasons(Facts(task=a_claimed_task(_id=7, cancel_requested_at=T0 - SECOND), now=T0))
 
     assert (running.code, asked.code) == ("running", "cancel_asked")
     assert asked.message == (
@@ -365,9 +369,9 @@ def test_what_has_ended_says_how(fields: dict[str, Any], is_dead_letter: bool, m
         (
             "Ready",
             {},
-            "Nobody looks at it as it is: its status has to be one of pending, processing, done, failed, cancelled.",
+            "It stays as it is: its status has to be one of pending, processing, done, failed, cancelled.",
         ),
-        (None, {"expires_at": T0}, "Nobody looks at it as it is: "),
+        (None, {"expires_at": T0}, "It stays as it is: "),
     ],
 )
 def test_a_malformed_document_says_what_is_wrong_with_it_and_what_becomes_of_it(
@@ -416,11 +420,11 @@ def test_a_queue_that_a_shell_cannot_be_given_is_not_in_the_command() -> None:
     ("task_id", "shown"), [(ObjectId("0" * 24), "0" * 24), ("text", "text"), (7, "7"), ({"a": 1}, '{"a": 1}')]
 )
 def test_an_explanation_is_a_document_of_plain_types(task_id: object, shown: str) -> None:
-    explanation = Explanation(task_id=task_id, status="pending", is_dead_letter=False, reasons=reasons(facts()))
+    explanation = Explanation(task_id=task_id, status="pending", is_dead_letter=False, reasons=find_reasons(facts()))
 
     assert json.loads(json.dumps(explanation.document())) == {
         "task_id": shown,
         "status": "pending",
         "is_dead_letter": False,
-        "reasons": [{"code": "next", "message": NEXT.message}],
+        "reasons": [{"code": "next", "message": NEXT_REASON.message}],
     }

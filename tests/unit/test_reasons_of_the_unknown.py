@@ -10,8 +10,8 @@ import pytest
 
 from tests.conftest import T0
 from tests.unit.explained import FAILURE, HOUR, MINUTE, SECOND, codes, facts
-from tidemill.explaining.reasons import reasons
-from tidemill.explaining.values import Facts
+from tidemill.explain.reasons import find_reasons
+from tidemill.explain.text import Facts
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from tidemill.explaining.values import Facts
     ],
 )
 def test_an_unknown_function_is_given_up_when_it_is_old_and_due(fields: dict[str, Any], ending: str) -> None:
-    [unknown] = [one for one in reasons(facts(fields, is_known=False)) if one.code == "unknown_task"]
+    [unknown] = [one for one in find_reasons(facts(fields, is_known=False)) if one.code == "unknown_task"]
 
     assert f"No executor has registered a function noop: {ending}" in unknown.message
 
@@ -75,7 +75,7 @@ def test_one_that_was_put_off_as_unknown_functions_are_is_told(known: Facts, is_
 
 
 def test_what_was_put_off_says_when_and_where_to_look() -> None:
-    _, reason = reasons(put_off(age=20 * SECOND, wait=15 * SECOND))
+    _, reason = find_reasons(put_off(age=20 * SECOND, wait=15 * SECOND))
 
     assert reason.message == (
         "It was claimed and put off at 2031-07-01 08:59:59 UTC (1s ago), as executors do that have no function noop, "

@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 
 from tests.conftest import T0
-from tidemill.redrive.spread import FARTHEST_SEC, Spread
+from tidemill.dead_letters.redrive import MAX_SCHEDULE_SEC, RateSchedule
 
 SECOND = timedelta(seconds=1)
 
 
-def due(spread: Spread, *, tasks: int, every: timedelta) -> list[timedelta]:
+def due(spread: RateSchedule, *, tasks: int, every: timedelta) -> list[timedelta]:
     """When so many tasks are due that are placed one *every* so often, counted from the start."""
     found = []
     for n in range(tasks):
@@ -24,35 +24,35 @@ def due(spread: Spread, *, tasks: int, every: timedelta) -> list[timedelta]:
 
 
 def test_without_a_rate_all_are_due_at_once() -> None:
-    assert due(Spread(per_sec=None, start=T0), tasks=3, every=SECOND) == [n * SECOND for n in range(3)]
+    assert due(RateSchedule(per_sec=None, start=T0), tasks=3, every=SECOND) == [n * SECOND for n in range(3)]
 
 
 @pytest.mark.parametrize("per_sec", [0.001, 0.1, 1, 3, 1000, 1e6])
 def test_so_many_are_due_a_second(per_sec: float) -> None:
-    found = due(Spread(per_sec=per_sec, start=T0), tasks=100, every=timedelta(0))
+    found = due(RateSchedule(per_sec=per_sec, start=T0), tasks=100, every=timedelta(0))
 
     assert max(abs(one.total_seconds() - n / per_sec) for n, one in enumerate(found)) < 0.001
 
 
 def test_the_first_is_not_delayed() -> None:
-    assert Spread(per_sec=1, start=T0).due_at(now=T0) is None
+    assert RateSchedule(per_sec=1, start=T0).due_at(now=T0) is None
 
 
 @pytest.mark.parametrize("every", [timedelta(0), SECOND / 4, SECOND, 3 * SECOND])
 def test_never_more_are_due_a_second_however_late_they_are_placed(every: timedelta) -> None:
-    found = due(Spread(per_sec=2, start=T0), tasks=50, every=every)
+    found = due(RateSchedule(per_sec=2, start=T0), tasks=50, every=every)
 
     assert min(later - earlier for earlier, later in pairwise(found)) >= SECOND / 2
 
 
 def test_none_is_due_before_now() -> None:
-    assert Spread(per_sec=1, start=T0, placed=3).due_at(now=T0 + 9 * SECOND) is None
+    assert RateSchedule(per_sec=1, start=T0, placed=3).due_at(now=T0 + 9 * SECOND) is None
 
 
 @pytest.mark.parametrize("per_sec", [0.001, 1, 7, 1e6])
 def test_no_turn_is_more_than_a_year_away(per_sec: float) -> None:
-    last = int(FARTHEST_SEC * per_sec)
-    spread = Spread(per_sec=per_sec, start=T0, placed=last)
+    last = int(MAX_SCHEDULE_SEC * per_sec)
+    spread = RateSchedule(per_sec=per_sec, start=T0, placed=last)
 
     assert not spread.is_full
     assert spread.due_at(now=T0) == pytest.approx(T0 + timedelta(seconds=last / per_sec), abs=SECOND)
@@ -62,8 +62,8 @@ def test_no_turn_is_more_than_a_year_away(per_sec: float) -> None:
 @pytest.mark.parametrize("placed", [2, 10**9, 2**63 - 1])
 @pytest.mark.parametrize("per_sec", [5e-324, 1e-12])
 def test_a_spread_that_is_far_too_slow_is_full(per_sec: float, placed: int) -> None:
-    assert Spread(per_sec=per_sec, start=T0, placed=placed).is_full
+    assert RateSchedule(per_sec=per_sec, start=T0, placed=placed).is_full
 
 
 def test_without_a_rate_there_is_always_room() -> None:
-    assert not Spread(per_sec=None, start=T0, placed=2**63 - 1).is_full
+    assert not RateSchedule(per_sec=None, start=T0, placed=2**63 - 1).is_full

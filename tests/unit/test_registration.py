@@ -11,8 +11,8 @@ import pytest
 
 from tests.ids import shown
 from tidemill import PRESETS, Backoff, Fail, Retry, RetryPolicy, Snooze, TaskTimeoutError
-from tidemill.classify import COMMON, Rules
 from tidemill.errors import RegistrationError
+from tidemill.policy.failures import COMMON, Rules
 from tidemill.registry import Registry, TaskType
 
 EXPECTED_PRESETS = "default, standard, conservative, aggressive, one_shot, quadrupling, patient"

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 
 from tests.unit.make import a_context
 from tidemill import Fail, RetryPolicy, TaskContext
-from tidemill.classify import classify
 from tidemill.errors import RegistrationError
+from tidemill.policy.failures import classify
 from tidemill.registry import Registry, TaskType
 
 CTX = a_context()

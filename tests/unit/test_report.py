@@ -24,8 +24,8 @@ BROKE = Failure(message="ValueError: no", code="ValueError")
 def test_every_outcome_has_a_count(outcome: Outcome, name: str) -> None:
     report = Report()
 
-    report.settled(outcome)
-    report.settled(outcome)
+    report.count_outcome(outcome)
+    report.count_outcome(outcome)
 
     assert report.as_dict() == dict.fromkeys(NAMES, 0) | {name: 2}
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.conftest import T0
 from tests.ids import shown
 from tidemill import PRESETS, Backoff
-from tidemill.requests import new_task
+from tidemill.requests.tasks import new_task
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)

@@ -20,7 +20,8 @@ from bson import Code, Decimal128, Int64, ObjectId, Regex
 from bson.raw_bson import RawBSONDocument
 
 from tidemill import InvalidRequestError
-from tidemill.requests import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, new_task, storage_problem
+from tidemill.requests.payloads import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, find_storage_problem
+from tidemill.requests.tasks import new_task
 
 STORABLE = "must contain only what MongoDB can store, under keys that are text without NUL"
 NOT_FINITE = "must not contain NaN or Infinity"
@@ -47,7 +48,7 @@ class Mine(dict[str, Any]):
 
 
 def problem(value: Any) -> str | None:
-    return storage_problem({"a": value}, max_bytes=MAX_PAYLOAD_BYTES)
+    return find_storage_problem({"a": value}, max_bytes=MAX_PAYLOAD_BYTES)
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -130,7 +131,7 @@ def test_the_size_that_counts_is_the_stored_one(size: int, *, fits: bool) -> Non
     value = {"a": "x" * size}
 
     assert (len(bson.encode(value)) <= MAX_PAYLOAD_BYTES) == fits
-    assert (storage_problem(value, max_bytes=MAX_PAYLOAD_BYTES) is None) == fits
+    assert (find_storage_problem(value, max_bytes=MAX_PAYLOAD_BYTES) is None) == fits
 
 
 @pytest.mark.parametrize("payload", [None, [], [1, 2], "x", 1, True, MappingProxyType({})])

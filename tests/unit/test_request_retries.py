@@ -14,7 +14,7 @@ from tests.ids import shown
 from tests.unit.make import backoffs
 from tests.unit.requesting import refused, wanted
 from tidemill import PRESETS, Backoff, RetryPolicy
-from tidemill.policies import JITTERS, STRATEGIES
+from tidemill.model import JITTERS, STRATEGIES
 
 NUMBER = "Input should be a valid number"
 WHOLE = "Input should be a valid integer"

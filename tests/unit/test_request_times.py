@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tidemill import InvalidRequestError
-from tidemill.requests import new_task
+from tidemill.requests.tasks import new_task
 
 AN_HOUR_AGO = timezone(timedelta(hours=-1))
 NOT_A_TIME = "must be a date and time with an offset, as in 2026-07-01T09:00:00Z"
@@ -101,7 +101,7 @@ def test_defaults_are_not_made_when_the_package_is_imported() -> None:  # F34
 
 def test_the_zone_of_the_environment_at_import_changes_nothing() -> None:  # F30
     code = """
-from tidemill.requests import new_task
+from tidemill.requests.tasks import new_task
 print(new_task(name="noop", payload={}, not_before="2026-07-01T09:00:00+05:30").not_before)"""
 
     told = subprocess.run(

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import T0
 from tests.unit.requesting import refused, wanted
 from tidemill import InvalidRequestError
-from tidemill.requests import MAX_DELAY_SEC, MAX_KEY_CHARS, new_task
+from tidemill.requests.tasks import MAX_DELAY_SEC, MAX_KEY_CHARS, new_task
 
 NUMBER = "Input should be a valid number"
 WHOLE = "Input should be a valid integer"
@@ -153,5 +153,5 @@ def test_a_mistyped_option_is_told_with_the_one_that_was_meant(typo: str, meant:
 def test_fields_without_end_are_one_problem() -> None:
     countless = {f"field_{n}": 1 for n in range(1000)}
 
-    assert refused(**countless) == {"task": "has more fields than there are"}
-    assert refused(retry=countless) == {"retry": "has more fields than there are"}
+    assert refused(**countless) == {"task": "has far too many fields"}
+    assert refused(retry=countless) == {"retry": "has far too many fields"}

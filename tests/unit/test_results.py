@@ -16,8 +16,8 @@ from bson.raw_bson import RawBSONDocument
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.requests import NewTask
-from tidemill.results import MAX_RESULT_BYTES, storable
+from tidemill.requests.tasks import NewTask
+from tidemill.runner.call import MAX_RESULT_BYTES, make_storable
 
 
 def breaks(*_: Any) -> Any:
@@ -98,7 +98,7 @@ def told(result: Any) -> Any:
 
 @pytest.mark.parametrize("name", UNSTORABLE)
 def test_what_cannot_be_stored_is_described_by_its_type(name: str) -> None:
-    description = storable(UNSTORABLE[name]())
+    description = make_storable(UNSTORABLE[name]())
 
     assert told(description) == {"not_stored": name, "reason": description["reason"]}
     assert 0 < len(description["reason"]) < 100
@@ -108,7 +108,7 @@ def test_what_cannot_be_stored_is_described_by_its_type(name: str) -> None:
     "result", [None, True, 0, 0.5, "", "é😀", [], {}, {"a": [1, {"b": None}]}, {"$ref": "a", "$id": 1}, {"": 1}]
 )
 def test_what_can_be_stored_is_kept_as_it_is(result: object) -> None:
-    assert storable(result) == result
+    assert make_storable(result) == result
 
 
 @pytest.mark.parametrize(
@@ -122,26 +122,26 @@ def test_what_can_be_stored_is_kept_as_it_is(result: object) -> None:
     ],
 )
 def test_what_is_kept_is_plain(result: object, kept: object) -> None:
-    assert storable(result) == kept
-    assert type(storable(result)) is type(kept)
+    assert make_storable(result) == kept
+    assert type(make_storable(result)) is type(kept)
 
 
 def test_a_result_that_changes_afterwards_is_kept_as_it_was_returned() -> None:
     result: dict[str, Any] = {"sent": [1]}
 
-    kept = storable(result)
+    kept = make_storable(result)
     result["sent"].append({1, 2})
 
     assert kept == {"sent": [1]}
 
 
 def test_a_result_that_unfolds_without_end_is_described_at_once() -> None:
-    assert storable(bomb()) == {"not_stored": "list", "reason": "must not be larger than 64 KiB"}
+    assert make_storable(bomb()) == {"not_stored": "list", "reason": "must not be larger than 64 KiB"}
 
 
 @pytest.mark.parametrize(("size", "fits"), [(MAX_RESULT_BYTES - 18, True), (MAX_RESULT_BYTES - 17, False)])
 def test_the_largest_result_is_64_kib(size: int, *, fits: bool) -> None:
-    assert isinstance(storable("x" * size), str) == fits
+    assert isinstance(make_storable("x" * size), str) == fits
 
 
 RESULTS = st.recursive(
@@ -157,4 +157,4 @@ RESULTS = st.recursive(
 
 @given(RESULTS)
 def test_whatever_comes_back_it_can_be_stored_and_told(result: object) -> None:
-    told(storable(result))
+    told(make_storable(result))

@@ -11,7 +11,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.conftest import T0
-from tidemill.store.scans import FIRST_WIDTH, MAX_WIDTH, ORDER, Key, Scan, advanced, due_filter, key_of, leap, spread
+from tidemill.store.scan import (
+    CLAIM_ORDER,
+    FIRST_CONTENDED_WIDTH,
+    MAX_WIDTH,
+    Key,
+    Scan,
+    adjust_width,
+    advance_scan,
+    draw_skip,
+    due_filter,
+    read_key,
+)
 
 SCAN = Scan(queue="eu", lanes=("retry",))
 Entry = tuple[int | float, datetime, int]
@@ -55,7 +66,7 @@ def selected(scan: Scan, entries: list[Entry], *, now: datetime = T0) -> list[En
 
 
 def test_the_order_of_claims_is_priority_then_due_time_then_id() -> None:
-    assert list(ORDER.items()) == [("priority", -1), ("due_at", 1), ("_id", 1)]
+    assert list(CLAIM_ORDER.items()) == [("priority", -1), ("due_at", 1), ("_id", 1)]
 
 
 @given(st.lists(ENTRIES))
@@ -68,7 +79,7 @@ def test_a_scan_sees_exactly_what_is_due_and_lies_behind_what_was_taken(entries:
     due = sorted((one for one in entries if one[1] <= T0), key=rank)
     taken, left = due[:count], due[count:]
 
-    scan = advanced(SCAN, [document(one) for one in taken])
+    scan = advance_scan(SCAN, [document(one) for one in taken])
 
     assert sorted(selected(scan, due), key=rank) == left
 
@@ -78,12 +89,12 @@ def test_a_full_look_may_start_at_the_key_that_is_known_to_come_first(entries: l
     left = sorted((one for one in entries if one[1] <= T0), key=rank)[count:]
     assume(left)
 
-    scan = SCAN.from_head(key_of(document(left[0])))
+    scan = SCAN.from_head(read_key(document(left[0])))
 
     assert scan.after is None
     assert sorted(selected(scan, left), key=rank) == left
     assert not selected(scan, [one for one in entries if rank(one) < rank(left[0])])
-    assert advanced(scan, [document(left[0])]) == advanced(SCAN, [document(left[0])])
+    assert advance_scan(scan, [document(left[0])]) == advance_scan(SCAN, [document(left[0])])
 
 
 @given(st.lists(ENTRIES, unique_by=rank), st.integers(1, 4))
@@ -92,14 +103,14 @@ def test_scans_one_after_the_other_take_everything_once_in_order(entries: list[E
 
     while found := sorted(selected(scan, entries), key=rank)[:limit]:
         taken += found
-        scan = advanced(scan, [document(one) for one in found])
+        scan = advance_scan(scan, [document(one) for one in found])
 
     assert taken == sorted((one for one in entries if one[1] <= T0), key=rank)
 
 
 @given(st.lists(ENTRIES, min_size=1), ENTRIES)
 def test_a_key_is_passed_whether_its_task_is_still_there_or_not(entries: list[Entry], key: Entry) -> None:
-    scan = advanced(SCAN, [document(key)])
+    scan = advance_scan(SCAN, [document(key)])
 
     assert all(rank(one) > rank(key) for one in selected(scan, entries))
 
@@ -113,15 +124,17 @@ def test_every_alternative_has_the_whole_prefix_of_the_index() -> None:
 
 
 def test_from_the_head_is_a_full_look_that_keeps_its_width() -> None:
-    scan = Scan(queue="eu", lanes=("fresh",), after=Key(priority=1, due_at=T0, id=7), width=4, narrow=2, passed=True)
+    scan = Scan(
+        queue="eu", lanes=("fresh",), after=Key(priority=1, due_at=T0, id=7), width=4, size_divisor=2, passed=True
+    )
 
-    assert scan.from_head() == Scan(queue="eu", lanes=("fresh",), width=4, narrow=2)
+    assert scan.from_head() == Scan(queue="eu", lanes=("fresh",), width=4, size_divisor=2)
 
 
 def test_nothing_taken_moves_nothing() -> None:
     scan = Scan(queue="eu", lanes=("fresh",), after=Key(priority=1, due_at=T0, id=7))
 
-    assert advanced(scan, []) == scan
+    assert advance_scan(scan, []) == scan
 
 
 @pytest.mark.parametrize("priority", [None, "high", True, [1]])
@@ -129,44 +142,44 @@ def test_a_priority_that_is_no_number_is_no_place_to_start_from(priority: object
     odd = {"priority": priority, "due_at": T0, "_id": 1}
     plain = document((3, T0, 7))
 
-    assert advanced(SCAN, [odd]) == SCAN
-    assert advanced(SCAN, [plain, odd]).after == Key(priority=3, due_at=T0, id=7)
-    assert advanced(SCAN, [{"due_at": T0, "_id": 1}]) == SCAN
+    assert advance_scan(SCAN, [odd]) == SCAN
+    assert advance_scan(SCAN, [plain, odd]).after == Key(priority=3, due_at=T0, id=7)
+    assert advance_scan(SCAN, [{"due_at": T0, "_id": 1}]) == SCAN
 
 
 @pytest.mark.parametrize("after", [None, Key(priority=1, due_at=T0, id=7)])
-@pytest.mark.parametrize("beaten", [False, True])
-def test_where_nobody_else_claims_nothing_is_passed_over(after: Key | None, beaten: bool) -> None:  # noqa: FBT001
-    assert leap(replace(SCAN, after=after, beaten=beaten), limit=100, draw=0.999) == 0
+@pytest.mark.parametrize("was_contended", [False, True])
+def test_where_nobody_else_claims_nothing_is_passed_over(after: Key | None, was_contended: bool) -> None:  # noqa: FBT001
+    assert draw_skip(replace(SCAN, after=after, was_contended=was_contended), limit=100, draw=0.999) == 0
 
 
 def test_whoever_was_beaten_leaps_further_than_who_looks_at_the_head_and_who_goes_on() -> None:
     head = replace(SCAN, width=9)
     going_on = replace(head, after=Key(priority=1, due_at=T0, id=7))
 
-    leaps = [leap(scan, limit=100, draw=0.5) for scan in (replace(head, beaten=True), head, going_on)]
+    leaps = [draw_skip(scan, limit=100, draw=0.5) for scan in (replace(head, was_contended=True), head, going_on)]
 
     assert leaps == [400, 200, 100]
-    assert leap(head, limit=100, draw=0) == 0
+    assert draw_skip(head, limit=100, draw=0) == 0
 
 
 @pytest.mark.parametrize(
     ("width", "lost", "then"),
-    [(1, 6, FIRST_WIDTH), (40, 50, 100), (40, 100, MAX_WIDTH), (40, 5, 38.8), (40, 0, 38.8), (1, 0, 1)],
+    [(1, 6, FIRST_CONTENDED_WIDTH), (40, 50, 100), (40, 100, MAX_WIDTH), (40, 5, 38.8), (40, 0, 38.8), (1, 0, 1)],
 )
 def test_a_window_widens_by_what_was_lost_and_narrows_a_little_where_nothing_was(
     width: float, lost: int, then: float
 ) -> None:
-    scan = spread(replace(SCAN, width=width), tried=100, lost=lost)
+    scan = adjust_width(replace(SCAN, width=width), tried=100, lost=lost)
 
     assert scan.width == pytest.approx(then)
-    assert scan.beaten == (lost > 5)
+    assert scan.was_contended == (lost > 5)
 
 
 def test_a_claimer_that_is_alone_again_is_back_in_exact_order_after_some_claims() -> None:
-    scan = spread(SCAN, tried=100, lost=100)
+    scan = adjust_width(SCAN, tried=100, lost=100)
 
     for _ in range(115):
-        scan = spread(scan, tried=100, lost=0)
+        scan = adjust_width(scan, tried=100, lost=0)
 
     assert scan == SCAN

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ids import shown
-from tidemill.policies import SELECTIONS
-from tidemill.selection import BOTH, FRESH, RETRY, Lanes, Share, mixed, served, shares, time_saved
+from tidemill.model import SELECTIONS
+from tidemill.policy.selection import BOTH, FRESH, RETRY, Lanes, Share, interleave, shares, take_shares, time_saved
 
 
 def asked(selection: Any = "weighted", **fields: Any) -> list[tuple[Lanes, int]]:
@@ -127,7 +127,7 @@ def held_over(claims: int, *, slots: int, share: float, ended: int, start: Seque
             retry_share=share,
             draw=rng.random(),
         )
-        running += served(wanted, lambda lanes, count: [*lanes] * count)
+        running += take_shares(wanted, lambda lanes, count: [*lanes] * count)
         assert len(running) == slots
         held.append(running.count("retry"))
     return held
@@ -180,7 +180,7 @@ def test_what_one_lane_cannot_use_goes_to_the_other(
 ) -> None:
     due = Due(**waiting)
 
-    found = served([Share(lanes=lanes, count=count) for lanes, count in asked(selection)], due.take)
+    found = take_shares([Share(lanes=lanes, count=count) for lanes, count in asked(selection)], due.take)
 
     assert (found.count("retry"), found.count("fresh")) == taken
     assert due.calls == calls
@@ -193,7 +193,7 @@ def test_retries_that_may_not_be_taken_leave_their_slots_to_fresh_tasks() -> Non
         calls.append((lanes, count))
         return ["fresh"] * (count if lanes == FRESH else 3)  # the limit of retries in flight ends the look at both
 
-    found = served([Share(lanes=BOTH, count=10), Share(lanes=FRESH, count=0)], take)
+    found = take_shares([Share(lanes=BOTH, count=10), Share(lanes=FRESH, count=0)], take)
 
     assert len(found) == 10
     assert calls == [(BOTH, 10), (FRESH, 7)]
@@ -203,7 +203,7 @@ def test_retries_that_may_not_be_taken_leave_their_slots_to_fresh_tasks() -> Non
 def test_an_executor_for_one_lane_takes_nothing_of_the_other(lanes: Lanes) -> None:
     due = Due(retry=5, fresh=5)
 
-    found = served([Share(lanes=lanes, count=16)], due.take)
+    found = take_shares([Share(lanes=lanes, count=16)], due.take)
 
     assert found == [*lanes] * 5
     assert due.calls == [(lanes, 16)]
@@ -232,7 +232,7 @@ def test_everything_that_is_due_is_taken_as_far_as_slots_are_free(data: st.DataO
     available = sum(waiting[lane] for lane in lanes)
     due = Due(**waiting)
 
-    found = served(wanted, due.take)
+    found = take_shares(wanted, due.take)
 
     assert len(found) == min(free, available)
     assert set(found) <= set(lanes)
@@ -250,12 +250,12 @@ def test_never_more_is_taken_than_is_free_whatever_a_look_brings(data: st.DataOb
         taken += len(found)
         return found
 
-    assert len(served(wanted, take)) == taken <= free
+    assert len(take_shares(wanted, take)) == taken <= free
 
 
 @given(retries=st.integers(0, 200), fresh=st.integers(0, 200))
 def test_mixed_lanes_have_their_shares_from_the_first_to_the_last(retries: int, fresh: int) -> None:
-    both = mixed([("retry", n) for n in range(retries)], [("fresh", n) for n in range(fresh)])
+    both = interleave([("retry", n) for n in range(retries)], [("fresh", n) for n in range(fresh)])
 
     for lane, count in (("retry", retries), ("fresh", fresh)):
         assert [n for its, n in both if its == lane] == list(range(count))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidemill import PRESETS, SettingsError
 from tidemill.indexes import Retention
-from tidemill.policies import SELECTIONS
+from tidemill.model import SELECTIONS
 from tidemill.settings import Settings, from_environment
 
 URI = "mongodb://user:S3cr3t%40x@127.0.0.1:1/db"
@@ -41,6 +41,7 @@ def test_every_variable_is_taken() -> None:
         "LINGER_SEC": "0",
         "MAX_EXECUTORS": "1000",
         "EXECUTE_FUNCTION": "executor",
+        "FAILURES_QUEUE_URL": "https://sqs.example/failures",
         "TASK_PACKAGE": "app.tasks",
         "RETRY_POLICY": "patient",
         "SELECTION": "oldest_first",
@@ -64,6 +65,7 @@ def test_every_variable_is_taken() -> None:
         linger=timedelta(0),
         max_executors=1000,
         execute_function="executor",
+        failures_queue="https://sqs.example/failures",
         task_package="app.tasks",
         retry=PRESETS["patient"],
         selection="oldest_first",
@@ -202,3 +204,19 @@ def test_no_text_at_all_breaks_the_reading(name: str, text: str) -> None:
     message = message_of({name: text})
 
     assert not message or message.startswith((name, "TASK_TIMEOUT_SEC"))
+
+
+@pytest.mark.parametrize("variable", ["ARCHIVE_BUCKET", "MONGODB_SECRET_ARN"])
+def test_what_sam_local_cannot_resolve_is_not_there(variable: str) -> None:
+    assert from_environment({"AWS_SAM_LOCAL": "true", variable: "ArchiveBucket"}) == Settings()
+
+
+def test_what_was_chosen_for_sam_local_is_taken_as_anywhere() -> None:
+    env = {"AWS_SAM_LOCAL": "true", "ARCHIVE_BUCKET": "letters", "MONGODB_SECRET_ARN": ARN}
+
+    assert from_environment(env) == Settings(archive_bucket="letters", secret_arn=ARN)
+    assert "ARCHIVE_BUCKET must be the name" in refused(AWS_SAM_LOCAL="true", ARCHIVE_BUCKET="My_Bucket")
+
+
+def test_a_logical_id_is_no_bucket_where_sam_local_is_not_at_work() -> None:
+    assert "ARCHIVE_BUCKET must be the name" in refused(ARCHIVE_BUCKET="ArchiveBucket")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.make import backoffs
 from tidemill import PRESETS, Backoff, RetryPolicy, SettingsError
-from tidemill.retry import DEFAULT
+from tidemill.policy.retry import DEFAULT
 from tidemill.settings import from_environment
 
 NO_POLICY = (

@@ -11,8 +11,7 @@ import pytest
 
 from tests.conftest import T0
 from tests.unit.make import a_claimed_task, raw
-from tidemill.classify import MAX_MESSAGE
-from tidemill.documents import read
+from tidemill.documents import read_task
 from tidemill.model import (
     Attempt,
     Cancelled,
@@ -26,7 +25,8 @@ from tidemill.model import (
     Succeeded,
     Task,
 )
-from tidemill.settlement import LOG_LINES, Settlement, statements
+from tidemill.policy.failures import MAX_MESSAGE_CHARS
+from tidemill.store.outcomes import MAX_LOG_LINES, Settlement, outcome_updates
 
 NOW = T0 + timedelta(seconds=9)
 LATER = T0 + timedelta(minutes=5)
@@ -53,7 +53,7 @@ def settled(outcome: Outcome, task: Task | Malformed | None = None, **how: Any) 
 
 def update(outcome: Outcome, task: Task | Malformed | None = None, **how: Any) -> dict[str, Any]:
     """The update where nobody asked for a cancellation."""
-    return statements(settled(outcome, task, **how), now=NOW)[0][1]
+    return outcome_updates(settled(outcome, task, **how), now=NOW)[0][1]
 
 
 def values(outcome: Outcome, **how: Any) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def values(outcome: Outcome, **how: Any) -> dict[str, Any]:
 def test_every_statement_is_guarded_by_id_and_token_and_gives_the_lease_up(outcome: Outcome) -> None:  # F01
     settlement = settled(outcome)
 
-    for where, written in statements(settlement, now=NOW):
+    for where, written in outcome_updates(settlement, now=NOW):
         assert where.items() >= {"_id": settlement.task.id, "lease.token": "token"}.items()
         assert written["$set"]["settled_by"] == "token"
         assert written["$unset"] == {"lease": ""}
@@ -75,7 +75,7 @@ def test_every_statement_is_guarded_by_id_and_token_and_gives_the_lease_up(outco
 @pytest.mark.parametrize("crash", ["lost", "crashed"])
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda one: type(one).__name__)
 def test_nothing_is_written_but_what_the_outcome_is_about(outcome: Outcome, crash: str) -> None:  # F09, F45
-    for _, written in statements(settled(outcome, lost=crash == "lost", crashed=crash == "crashed"), now=NOW):
+    for _, written in outcome_updates(settled(outcome, lost=crash == "lost", crashed=crash == "crashed"), now=NOW):
         touched = {name for operator in written.values() for name in operator}
         assert touched <= WRITTEN
         assert set(written) <= {"$set", "$unset", "$inc", "$rename"}
@@ -84,7 +84,7 @@ def test_nothing_is_written_but_what_the_outcome_is_about(outcome: Outcome, cras
 
 @pytest.mark.parametrize("outcome", NOT_FINAL, ids=lambda one: type(one).__name__)
 def test_a_cancellation_asked_for_meanwhile_wins_over_all_but_success(outcome: Outcome) -> None:
-    (plain, _), *_, (asked, cancelled) = statements(settled(outcome), now=NOW)
+    (plain, _), *_, (asked, cancelled) = outcome_updates(settled(outcome), now=NOW)
 
     assert plain["cancel_requested_at"] is None
     assert asked["cancel_requested_at"] == {"$ne": None}
@@ -95,8 +95,8 @@ def test_a_cancellation_asked_for_meanwhile_wins_over_all_but_success(outcome: O
 def test_the_log_says_that_a_lost_attempt_is_not_counted_where_it_is_refunded_and_nowhere_else() -> None:
     task = a_claimed_task(attempts=1)
     lost = settled(Snoozed(until=LATER), task, lost=True)
-    (_, refunded), *_, (_, cancelled) = statements(lost, now=NOW)
-    (_, stopped), *_ = statements(replace(lost, outcome=Cancelled()), now=NOW)
+    (_, refunded), *_, (_, cancelled) = outcome_updates(lost, now=NOW)
+    (_, stopped), *_ = outcome_updates(replace(lost, outcome=Cancelled()), now=NOW)
 
     written = (refunded, cancelled, stopped)
     told = [(one["$set"]["attempt_log"][-1]["note"], one.get("$inc", {}).get("attempts", 0)) for one in written]
@@ -104,14 +104,14 @@ def test_the_log_says_that_a_lost_attempt_is_not_counted_where_it_is_refunded_an
 
 
 def test_success_is_done_even_where_a_cancellation_was_asked_for() -> None:
-    [(where, written)] = statements(settled(Succeeded(result=3)), now=NOW)
+    [(where, written)] = outcome_updates(settled(Succeeded(result=3)), now=NOW)
 
     assert "cancel_requested_at" not in where
     assert written["$set"].items() >= {"status": "done", "result": 3, "retain_from": NOW, "finished_at": NOW}.items()
 
 
 def test_a_lease_is_taken_back_only_if_it_has_also_run_out() -> None:
-    for where, _ in statements(settled(Snoozed(until=LATER), lost=True), now=NOW, expired_before=NOW):
+    for where, _ in outcome_updates(settled(Snoozed(until=LATER), lost=True), now=NOW, expired_before=NOW):
         assert where["lease.expires_at"] == {"$lt": NOW}
         assert where["lease.token"] == "token"
 
@@ -119,7 +119,7 @@ def test_a_lease_is_taken_back_only_if_it_has_also_run_out() -> None:
 def test_what_was_left_processing_by_hand_has_no_token_to_prove() -> None:
     task = a_claimed_task(lease={"owner": "A"})
 
-    for where, written in statements(settled(Snoozed(until=LATER), task), now=NOW):
+    for where, written in outcome_updates(settled(Snoozed(until=LATER), task), now=NOW):
         assert where["status"] == "processing"
         assert where["lease.expires_at"] == {"$not": {"$type": "date"}}
         assert written["$set"]["settled_by"] is None
@@ -174,7 +174,9 @@ def test_a_later_loss_counts_both() -> None:
 
 
 def test_the_death_of_the_process_a_function_had_for_itself_is_a_crash_and_an_attempt() -> None:
-    (_, plain), (_, cancelled) = statements(settled(Retried(failure=LOST, next_retry_at=LATER), crashed=True), now=NOW)
+    (_, plain), (_, cancelled) = outcome_updates(
+        settled(Retried(failure=LOST, next_retry_at=LATER), crashed=True), now=NOW
+    )
 
     for written in (plain, cancelled):
         assert "$inc" not in written
@@ -190,10 +192,10 @@ def test_crashes_are_forgotten_only_with_an_outcome_of_the_function_itself(failu
 
 
 def test_a_document_that_is_no_task_is_failed_without_counting() -> None:  # F25
-    broken = read(raw({"_id": 7, "attempts": "3", "lease": {"token": "token", "owner": "A", "expires_at": T0}}))
+    broken = read_task(raw({"_id": 7, "attempts": "3", "lease": {"token": "token", "owner": "A", "expires_at": T0}}))
     assert isinstance(broken, Malformed)
 
-    for where, written in statements(settled(OUTCOMES[2], broken, run=None), now=NOW):
+    for where, written in outcome_updates(settled(OUTCOMES[2], broken, run=None), now=NOW):
         assert where["lease.token"] == "token"
         assert "$inc" not in written
 
@@ -206,27 +208,27 @@ def test_what_people_wrote_into_the_log_is_cut_to_what_we_write() -> None:
     huge = Attempt(attempt=0, status="failed", started_at=T0, duration_ms=0, note="n" * 9_000_000)
     task = replace(a_claimed_task(attempts=2), attempt_log=(huge,))
 
-    assert len(update(OUTCOMES[1], task)["$set"]["attempt_log"][0]["note"]) <= MAX_MESSAGE
+    assert len(update(OUTCOMES[1], task)["$set"]["attempt_log"][0]["note"]) <= MAX_MESSAGE_CHARS
 
 
 def test_the_log_gets_a_line_of_the_attempt() -> None:
     written = values(OUTCOMES[1])["attempt_log"]
 
-    assert written == [{"attempt": 1, "status": "failed", "started_at": T0, "duration_ms": 1234, "note": "why"}]
+    assert written == [{"attempt": 2, "status": "failed", "started_at": T0, "duration_ms": 1234, "note": "why"}]
 
 
 def test_the_log_keeps_the_first_and_the_newest() -> None:
-    task = a_claimed_task(attempts=41, attempt_log=[line(n) for n in range(40)])
+    task = a_claimed_task(attempts=41, attempt_log=[line(n) for n in range(1, 41)])
 
     kept = [one["attempt"] for one in values(OUTCOMES[1], task=task)["attempt_log"]]
 
-    assert kept == [0, *range(22, 41)]
-    assert len(kept) == LOG_LINES
+    assert kept == [1, *range(23, 42)]
+    assert len(kept) == MAX_LOG_LINES
 
 
 def test_a_full_document_is_settled_without_result_message_and_log() -> None:  # F43
-    done = values(Succeeded(result="x" * 1000), bare=True)
-    failed = values(OUTCOMES[2], bare=True)
+    done = values(Succeeded(result="x" * 1000), without_details=True)
+    failed = values(OUTCOMES[2], without_details=True)
 
     assert done["result"] == {"not_stored": "result", "reason": "the document is full"}
     assert failed["error"]["message"] == "the document is full"
@@ -237,10 +239,10 @@ def test_a_full_document_is_settled_without_result_message_and_log() -> None:  #
 def test_a_task_claimed_by_hand_with_no_attempts_still_makes_a_log_line() -> None:
     task = replace(a_claimed_task(), attempts=0)
 
-    assert values(OUTCOMES[1], task=task)["attempt_log"][0]["attempt"] == 0
+    assert values(OUTCOMES[1], task=task)["attempt_log"][0]["attempt"] == 1
 
 
 def test_a_run_of_something_that_is_no_task_is_logged_as_the_first() -> None:
     broken = Malformed(id=7, problem="name is missing", lease=None)
 
-    assert values(OUTCOMES[2], task=broken)["attempt_log"][0]["attempt"] == 0
+    assert values(OUTCOMES[2], task=broken)["attempt_log"][0]["attempt"] == 1

@@ -16,10 +16,10 @@ import pytest
 from tests.conftest import T0
 from tests.unit.make import Moved, a_claimed_task, eventually
 from tidemill import TaskTimeoutError
-from tidemill.conclusions import Raised, Returned
 from tidemill.registry import TaskType
-from tidemill.slots import Running, Slots
-from tidemill.slots.pool import PATIENCE_SEC
+from tidemill.runner.results import Raised, Returned
+from tidemill.runner.thread_pool import CANCEL_GRACE_SEC, ThreadPool
+from tidemill.runner.worker_thread import RunningTask
 
 SECOND = timedelta(seconds=1)
 
@@ -30,19 +30,19 @@ def clock() -> Moved:
 
 
 @pytest.fixture
-def slots(clock: Moved) -> Iterator[Slots]:
-    made = Slots(2, monotonic=clock)
+def slots(clock: Moved) -> Iterator[ThreadPool]:
+    made = ThreadPool(2, monotonic=clock)
     yield made
     made.close()
 
 
-def start(slots: Slots, function: Callable[..., Any], *, timeout: timedelta = SECOND) -> Running:
+def start(slots: ThreadPool, function: Callable[..., Any], *, timeout: timedelta = SECOND) -> RunningTask:
     task_type = TaskType(name="noop", function=function)
     slots.start(a_claimed_task(), task_type, timeout=timeout, is_last_attempt=False, now=T0)
     return slots.running[-1]
 
 
-def good(slots: Slots) -> None:
+def good(slots: ThreadPool) -> None:
     """Others are run as if nothing were."""
 
     async def works(*_: object) -> str:
@@ -51,7 +51,7 @@ def good(slots: Slots) -> None:
 
     for function, result in ((works, "async"), (lambda *_: "sync", "sync")):
         start(slots, function)
-        assert [one.conclusion for one in slots.ended(wait=5)] == [Returned(result)]
+        assert [one.result for one in slots.collect(wait=5)] == [Returned(result)]
 
 
 class Async:
@@ -95,45 +95,45 @@ class Async:
                 raise
 
 
-def begin(slots: Slots, function: Async, **options: Any) -> Running:
+def begin(slots: ThreadPool, function: Async, **options: Any) -> RunningTask:
     running = start(slots, function, **options)
     assert function.begun.wait(5)
     return running
 
 
-def test_what_an_async_function_returns_comes_back(slots: Slots) -> None:
+def test_what_an_async_function_returns_comes_back(slots: ThreadPool) -> None:
     async def works(payload: dict[str, Any], _: object) -> list[Any]:
         await asyncio.sleep(0)
         return [payload, threading.current_thread().name]
 
     start(slots, works)
 
-    [ended] = slots.ended(wait=5)
-    assert ended.conclusion == Returned([{}, "tidemill-slot"])
+    [ended] = slots.collect(wait=5)
+    assert ended.result == Returned([{}, "tidemill-slot"])
 
 
-def test_a_coroutine_that_blocks_holds_up_only_its_own_slot(slots: Slots) -> None:
+def test_a_coroutine_that_blocks_holds_up_only_its_own_slot(slots: ThreadPool) -> None:
     blocking = Async(blocks=True)
     begin(slots, blocking)
 
     good(slots)
 
     blocking.go.set()
-    assert [one.conclusion for one in slots.ended(wait=5)] == [Returned("late")]
+    assert [one.result for one in slots.collect(wait=5)] == [Returned("late")]
 
 
-def test_one_that_is_overdue_is_cancelled_and_may_clean_up(slots: Slots, clock: Moved) -> None:
+def test_one_that_is_overdue_is_cancelled_and_may_clean_up(slots: ThreadPool, clock: Moved) -> None:
     late = Async()
     running = begin(slots, late)
     clock.now += 1
 
-    assert slots.overdue() == [running]
+    assert slots.abandon_overdue() == [running]
 
     assert slots.free == 2
     assert late.gone.wait(5)
     assert late.caught == [asyncio.CancelledError]
     assert eventually(lambda: not late.threads[0].is_alive())
-    assert (slots.leftovers(), slots.ended(wait=0), slots.overdue()) == (0, [], [])
+    assert (slots.abandoned_threads(), slots.collect(wait=0), slots.abandon_overdue()) == (0, [], [])
     good(slots)
 
 
@@ -147,59 +147,59 @@ def test_one_that_is_overdue_is_cancelled_and_may_clean_up(slots: Slots, clock: 
     ids=["swallows it", "swallows it and waits", "blocks"],
 )
 def test_one_that_does_not_heed_its_cancellation_is_interrupted_a_second_later(
-    slots: Slots, clock: Moved, late: Async, caught: list[type]
+    slots: ThreadPool, clock: Moved, late: Async, caught: list[type]
 ) -> None:
     begin(slots, late)
     clock.now += 1
-    slots.overdue()
-    clock.now += PATIENCE_SEC / 2
-    assert slots.overdue() == []
+    slots.abandon_overdue()
+    clock.now += CANCEL_GRACE_SEC / 2
+    assert slots.abandon_overdue() == []
     assert eventually(lambda: late.caught == caught)
     steps = late.steps
     assert late.waits or eventually(lambda: late.steps > steps + 20)
-    assert (late.caught, slots.leftovers()) == (caught, 1)
+    assert (late.caught, slots.abandoned_threads()) == (caught, 1)
 
-    clock.now += PATIENCE_SEC
-    assert slots.overdue() == []
+    clock.now += CANCEL_GRACE_SEC
+    assert slots.abandon_overdue() == []
 
-    assert eventually(lambda: slots.leftovers() == 0)
+    assert eventually(lambda: slots.abandoned_threads() == 0)
     assert len(late.caught) == len(caught) + 1  # interrupted itself, or cancelled because its loop was
-    assert slots.ended(wait=0) == []
+    assert slots.collect(wait=0) == []
     good(slots)
 
 
-def test_a_left_over_is_waited_for_and_interrupted_meanwhile(slots: Slots, clock: Moved) -> None:
+def test_a_left_over_is_waited_for_and_interrupted_meanwhile(slots: ThreadPool, clock: Moved) -> None:
     late = Async(swallows=1)
     begin(slots, late)
     clock.now += 1
-    slots.overdue()
-    clock.now += PATIENCE_SEC
+    slots.abandon_overdue()
+    clock.now += CANCEL_GRACE_SEC
 
-    assert slots.leftovers(wait=5) == 0
+    assert slots.abandoned_threads(wait=5) == 0
 
     assert len(late.caught) == 2
 
 
 def test_one_that_goes_on_whatever_is_done_to_it_is_a_left_over_and_its_result_refused(
-    slots: Slots, clock: Moved
+    slots: ThreadPool, clock: Moved
 ) -> None:
     late = Async(swallows=2)
     begin(slots, late)
     for _ in range(4):
         clock.now += 1
-        slots.overdue()
+        slots.abandon_overdue()
     assert eventually(lambda: len(late.caught) == 2)
 
-    assert slots.leftovers(wait=0.05) == 1
+    assert slots.abandoned_threads(wait=0.05) == 1
     good(slots)
     late.go.set()
 
     assert late.gone.wait(5)
-    assert eventually(lambda: slots.leftovers() == 0)
-    assert slots.ended(wait=0) == []
+    assert eventually(lambda: slots.abandoned_threads() == 0)
+    assert slots.collect(wait=0) == []
 
 
-def test_a_call_on_a_thread_that_outlives_its_cancellation_is_a_left_over(slots: Slots, clock: Moved) -> None:
+def test_a_call_on_a_thread_that_outlives_its_cancellation_is_a_left_over(slots: ThreadPool, clock: Moved) -> None:
     begun, go, late = threading.Event(), threading.Event(), list[str]()
 
     def works() -> None:
@@ -213,16 +213,16 @@ def test_a_call_on_a_thread_that_outlives_its_cancellation_is_a_left_over(slots:
     running = start(slots, waits)
     assert begun.wait(5)
     clock.now += 1
-    assert slots.overdue() == [running]
+    assert slots.abandon_overdue() == [running]
 
-    assert slots.leftovers(wait=0.05) == 1
-    assert running.task.id in slots.zombies()
+    assert slots.abandoned_threads(wait=0.05) == 1
+    assert running.task.id in slots.abandoned_task_ids()
     go.set()
-    assert eventually(lambda: slots.leftovers() == 0)
+    assert eventually(lambda: slots.abandoned_threads() == 0)
     assert late == ["wrote"]
 
 
-def test_one_that_is_given_up_before_its_coroutine_begins_never_begins(slots: Slots, clock: Moved) -> None:
+def test_one_that_is_given_up_before_its_coroutine_begins_never_begins(slots: ThreadPool, clock: Moved) -> None:
     begun, ran = threading.Event(), list[str]()
 
     async def work() -> None:
@@ -239,14 +239,14 @@ def test_one_that_is_given_up_before_its_coroutine_begins_never_begins(slots: Sl
     start(slots, slowly_async)
     assert begun.wait(5)
     clock.now += 1
-    slots.overdue()
+    slots.abandon_overdue()
 
-    assert eventually(lambda: slots.leftovers() == 0)
-    assert (ran, slots.ended(wait=0)) == ([], [])
+    assert eventually(lambda: slots.abandoned_threads() == 0)
+    assert (ran, slots.collect(wait=0)) == ([], [])
 
 
 def test_a_task_that_blocks_when_it_is_cancelled_counts_against_the_function_that_left_it(
-    slots: Slots, clock: Moved
+    slots: ThreadPool, clock: Moved
 ) -> None:
     blocking, go = threading.Event(), threading.Event()
 
@@ -268,10 +268,10 @@ def test_a_task_that_blocks_when_it_is_cancelled_counts_against_the_function_tha
     good(slots)
     clock.now += 1
 
-    assert slots.overdue() == [running]
+    assert slots.abandon_overdue() == [running]
 
-    assert eventually(lambda: slots.leftovers() == 0)
-    assert slots.ended(wait=0) == []
+    assert eventually(lambda: slots.abandoned_threads() == 0)
+    assert slots.collect(wait=0) == []
 
 
 def open_files() -> int:
@@ -280,7 +280,7 @@ def open_files() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files where Linux shows them")
 def test_a_hundred_timeouts_leave_no_thread_and_no_file_open(clock: Moved) -> None:
-    slots = Slots(10, monotonic=clock)
+    slots = ThreadPool(10, monotonic=clock)
     gc.collect()
     files, threads = open_files(), set(threading.enumerate())
 
@@ -291,9 +291,9 @@ def test_a_hundred_timeouts_leave_no_thread_and_no_file_open(clock: Moved) -> No
             for one in late:
                 begin(slots, one)
             clock.now += 1
-            assert len(slots.overdue()) == 10
-            clock.now += PATIENCE_SEC
-            assert slots.leftovers(wait=5) == 0
+            assert len(slots.abandon_overdue()) == 10
+            clock.now += CANCEL_GRACE_SEC
+            assert slots.abandoned_threads(wait=5) == 0
     finally:
         gc.enable()
 
@@ -303,13 +303,13 @@ def test_a_hundred_timeouts_leave_no_thread_and_no_file_open(clock: Moved) -> No
     assert open_files() <= files  # what earlier tests left may have gone meanwhile
 
 
-def test_an_exception_of_a_coroutine_is_a_failure(slots: Slots) -> None:
+def test_an_exception_of_a_coroutine_is_a_failure(slots: ThreadPool) -> None:
     async def fails(*_: object) -> None:
         await asyncio.sleep(0)
         raise ValueError("no")
 
     start(slots, fails)
 
-    [ended] = slots.ended(wait=5)
-    assert isinstance(ended.conclusion, Raised)
-    assert ended.conclusion.failure.message.startswith("ValueError: no (test_slots_async.py:")
+    [ended] = slots.collect(wait=5)
+    assert isinstance(ended.result, Raised)
+    assert ended.result.failure.message.startswith("ValueError: no (test_slots_async.py:")

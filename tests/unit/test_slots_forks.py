@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.conftest import T0
 from tests.unit.make import a_claimed_task
 from tidemill.registry import TaskType
-from tidemill.slots import Slots
+from tidemill.runner.thread_pool import ThreadPool
 
 kind, marks = sys.argv[1], Path(sys.argv[2])
 
@@ -36,10 +36,10 @@ def start(function):
     slots.start(
         a_claimed_task(), TaskType(name="noop", function=function), timeout=minute, is_last_attempt=False, now=T0
     )
-    [ended] = slots.ended(wait=20)
-    return ended.conclusion
+    [ended] = slots.collect(wait=20)
+    return ended.result
 
-slots = Slots(1)
+slots = ThreadPool(1)
 child = start(awaits if kind == "async" else forks).result
 until, buried = time.monotonic() + 10, (0, 0)
 while buried[0] == 0 and time.monotonic() < until:

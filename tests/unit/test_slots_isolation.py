@@ -12,11 +12,12 @@ import pytest
 from tests.conftest import T0
 from tests.ids import shown
 from tests.unit.make import Moved, a_claimed_task, eventually
-from tidemill.conclusions import Conclusion, Crashed, NotStarted, Overran, Returned
 from tidemill.errors import IsolationError
-from tidemill.isolation import IsolatedRun
 from tidemill.registry import TaskType
-from tidemill.slots import ISOLATION_ALLOWANCE, Running, Slots
+from tidemill.runner.process_protocol import RunSpec
+from tidemill.runner.results import Crashed, NotStarted, Returned, RunResult, TimedOut
+from tidemill.runner.thread_pool import ThreadPool
+from tidemill.runner.worker_thread import MAX_ISOLATION_OVERHEAD, RunningTask
 
 SECOND = timedelta(seconds=1)
 HERE = TaskType(name="noop", function=lambda *_: "here")
@@ -24,22 +25,22 @@ APART = TaskType(name="noop", function=lambda *_: "here", isolate=True)
 
 
 class Elsewhere:
-    """Stands for processes: concludes every order as told to, once it is let."""
+    """Stands for processes: concludes every run as told to, once it is let."""
 
-    def __init__(self, conclusion: Conclusion | None = None) -> None:
-        self.conclusion = conclusion
-        self.orders: list[tuple[IsolatedRun, threading.Event]] = []
+    def __init__(self, result: RunResult | None = None) -> None:
+        self.result = result
+        self.specs: list[tuple[RunSpec, threading.Event]] = []
         self.returned = 0
         self.go = threading.Event()
         self.go.set()
 
-    def run(self, order: IsolatedRun, *, cancelled: threading.Event) -> Conclusion:
-        self.orders.append((order, cancelled))
+    def run(self, spec: RunSpec, *, cancelled: threading.Event) -> RunResult:
+        self.specs.append((spec, cancelled))
         self.go.wait(5)
         self.returned += 1
-        if self.conclusion is None:
+        if self.result is None:
             raise IsolationError("no process can be had")
-        return self.conclusion
+        return self.result
 
     def close(self) -> None:
         """Nothing runs."""
@@ -56,22 +57,24 @@ def clock() -> Moved:
 
 
 @pytest.fixture
-def slots(clock: Moved, elsewhere: Elsewhere) -> Iterator[Slots]:
-    made = Slots(2, monotonic=clock, isolation=elsewhere)
+def slots(clock: Moved, elsewhere: Elsewhere) -> Iterator[ThreadPool]:
+    made = ThreadPool(2, monotonic=clock, isolation=elsewhere)
     yield made
     made.close()
 
 
-def start(slots: Slots, task_type: TaskType = APART, *, is_last_attempt: bool = False, **fields: Any) -> Running:
+def start(
+    slots: ThreadPool, task_type: TaskType = APART, *, is_last_attempt: bool = False, **fields: Any
+) -> RunningTask:
     task = a_claimed_task(**fields)
     slots.start(task, task_type, timeout=SECOND, is_last_attempt=is_last_attempt, now=T0)
     return slots.running[-1]
 
 
-def conclusion(slots: Slots, task_type: TaskType = APART, **fields: Any) -> Conclusion:
+def result(slots: ThreadPool, task_type: TaskType = APART, **fields: Any) -> RunResult:
     start(slots, task_type, **fields)
-    [ended] = slots.ended(wait=5)
-    return ended.conclusion
+    [ended] = slots.collect(wait=5)
+    return ended.result
 
 
 @pytest.mark.parametrize(
@@ -79,26 +82,26 @@ def conclusion(slots: Slots, task_type: TaskType = APART, **fields: Any) -> Conc
     [(HERE, 0, "here"), (HERE, 1, "elsewhere"), (APART, 0, "elsewhere"), (APART, 3, "elsewhere")],
 )
 def test_what_asks_for_it_and_what_is_suspected_of_a_crash_is_isolated(
-    slots: Slots, task_type: TaskType, crashes: int, where: str
+    slots: ThreadPool, task_type: TaskType, crashes: int, where: str
 ) -> None:
-    assert conclusion(slots, task_type, crashes=crashes) == Returned(where)
+    assert result(slots, task_type, crashes=crashes) == Returned(where)
 
 
 def test_without_an_isolation_all_is_run_here() -> None:
-    slots = Slots(1)
+    slots = ThreadPool(1)
 
-    assert conclusion(slots, APART, crashes=1) == Returned("here")
+    assert result(slots, APART, crashes=1) == Returned("here")
     slots.close()
 
 
-def test_it_is_told_of_the_task_and_of_its_cancellation(slots: Slots, elsewhere: Elsewhere) -> None:
+def test_it_is_told_of_the_task_and_of_its_cancellation(slots: ThreadPool, elsewhere: Elsewhere) -> None:
     elsewhere.go.clear()
     trace = {"correlation_id": "c", "traceparent": "t"}
     running = start(slots, payload={"a": 1}, attempts=3, is_last_attempt=True, trace=trace)
 
-    assert eventually(lambda: len(elsewhere.orders) == 1)
-    [(order, cancelled)] = elsewhere.orders
-    assert order == IsolatedRun(
+    assert eventually(lambda: len(elsewhere.specs) == 1)
+    [(spec, cancelled)] = elsewhere.specs
+    assert spec == RunSpec(
         name="noop",
         payload={"a": 1},
         task_id=running.task.id,
@@ -114,50 +117,50 @@ def test_it_is_told_of_the_task_and_of_its_cancellation(slots: Slots, elsewhere:
     elsewhere.go.set()
 
 
-@pytest.mark.parametrize("concluded", [Crashed("its process was killed by SIGSEGV"), Overran()], ids=shown)
-def test_its_end_is_told_as_it_is(slots: Slots, elsewhere: Elsewhere, concluded: Conclusion) -> None:
-    elsewhere.conclusion = concluded
+@pytest.mark.parametrize("concluded", [Crashed("its process was killed by SIGSEGV"), TimedOut()], ids=shown)
+def test_its_end_is_told_as_it_is(slots: ThreadPool, elsewhere: Elsewhere, concluded: RunResult) -> None:
+    elsewhere.result = concluded
 
-    assert conclusion(slots) == concluded
+    assert result(slots) == concluded
     assert slots.free == 2
 
 
-def test_without_a_process_it_has_not_started(slots: Slots, elsewhere: Elsewhere) -> None:
-    elsewhere.conclusion = None
+def test_without_a_process_it_has_not_started(slots: ThreadPool, elsewhere: Elsewhere) -> None:
+    elsewhere.result = None
 
-    assert conclusion(slots) == NotStarted(str(IsolationError("no process can be had")))
+    assert result(slots) == NotStarted(str(IsolationError("no process can be had")))
     assert slots.free == 2
 
 
 def test_the_timeout_is_the_isolations_affair_and_only_its_silence_the_slots(
-    slots: Slots, clock: Moved, elsewhere: Elsewhere
+    slots: ThreadPool, clock: Moved, elsewhere: Elsewhere
 ) -> None:
     elsewhere.go.clear()
     running = start(slots)
-    assert slots.next_deadline() == clock.now + 1 + ISOLATION_ALLOWANCE.total_seconds()
+    assert slots.next_deadline() == clock.now + 1 + MAX_ISOLATION_OVERHEAD.total_seconds()
 
-    clock.now += 1 + ISOLATION_ALLOWANCE.total_seconds() - 0.001
-    assert slots.overdue() == []
+    clock.now += 1 + MAX_ISOLATION_OVERHEAD.total_seconds() - 0.001
+    assert slots.abandon_overdue() == []
     clock.now += 0.001
-    assert slots.overdue() == [running]
+    assert slots.abandon_overdue() == [running]
 
-    assert (slots.free, slots.leftovers()) == (2, 1)
-    assert running.task.id in slots.zombies()
+    assert (slots.free, slots.abandoned_threads()) == (2, 1)
+    assert running.task.id in slots.abandoned_task_ids()
     elsewhere.go.set()
-    assert eventually(lambda: slots.leftovers() == 0)
-    assert slots.ended(wait=0) == []
+    assert eventually(lambda: slots.abandoned_threads() == 0)
+    assert slots.collect(wait=0) == []
 
 
-def test_an_isolation_is_never_interrupted(slots: Slots, clock: Moved, elsewhere: Elsewhere) -> None:
+def test_an_isolation_is_never_interrupted(slots: ThreadPool, clock: Moved, elsewhere: Elsewhere) -> None:
     elsewhere.go.clear()
     start(slots)
-    assert eventually(lambda: len(elsewhere.orders) == 1)
-    clock.now += 1 + ISOLATION_ALLOWANCE.total_seconds()
-    slots.overdue()
+    assert eventually(lambda: len(elsewhere.specs) == 1)
+    clock.now += 1 + MAX_ISOLATION_OVERHEAD.total_seconds()
+    slots.abandon_overdue()
     clock.now += 10
-    slots.overdue()
+    slots.abandon_overdue()
 
-    assert slots.leftovers(wait=0.05) == 1  # it waits, and so has time to put its house in order
+    assert slots.abandoned_threads(wait=0.05) == 1  # it waits, and so has time to put its house in order
     elsewhere.go.set()
-    assert slots.leftovers(wait=5) == 0
+    assert slots.abandoned_threads(wait=5) == 0
     assert elsewhere.returned == 1

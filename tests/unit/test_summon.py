@@ -8,9 +8,18 @@ from contextlib import contextmanager
 
 import pytest
 
-from tidemill import summon
-from tidemill.executor.linger import SUMMONED_SEC
-from tidemill.summon import BROKEN_OFF, NO_THREAD, PATIENCE_SEC, QUIET_SEC, Debounce, Summoner, SummonError, Waker
+from tidemill.executor import scaling
+from tidemill.executor.scaling import (
+    LAUNCH_INTERRUPTED,
+    NO_LAUNCH_THREAD,
+    WAKE_DEBOUNCE_SEC,
+    WAKE_TIMEOUT_SEC,
+    Debounce,
+    Launcher,
+    LaunchError,
+    Waker,
+)
+from tidemill.executor.timing import TIMING
 
 HANGING = threading.Event()
 """Set while calls hang, so that nobody waits for one in earnest."""
@@ -22,6 +31,7 @@ class Watch:
     def __init__(self) -> None:
         self.at = 1000.0
         self.waited: list[float] = []
+        self.before_wait: Callable[[], object] = lambda: None
 
     def __call__(self) -> float:
         return self.at
@@ -29,6 +39,7 @@ class Watch:
     def wait(self, ended: threading.Event, seconds: float) -> bool:
         """Wait for a call that ends by itself, or as long as is allowed where it does not."""
         self.waited.append(seconds)
+        self.before_wait()
         if ended.wait(0 if HANGING.is_set() else 10):
             return True
         self.at += seconds
@@ -58,13 +69,13 @@ def aws() -> Lambda:
 
 
 @pytest.fixture
-def summoner(aws: Lambda, watch: Watch) -> Summoner:
-    return Summoner(aws.start, monotonic=watch, wait=watch.wait)
+def launcher(aws: Lambda, watch: Watch) -> Launcher:
+    return Launcher(aws.start, monotonic=watch, wait=watch.wait)
 
 
 @pytest.fixture
-def waker(summoner: Summoner, watch: Watch) -> Waker:
-    return Waker(summoner, monotonic=watch)
+def waker(launcher: Launcher, watch: Watch) -> Waker:
+    return Waker(launcher, monotonic=watch)
 
 
 @contextmanager
@@ -82,23 +93,23 @@ def hanging(aws: Lambda) -> Iterator[threading.Event]:
 
 
 def refuse() -> None:
-    raise SummonError("Lambda refused (TooManyRequestsException)")
+    raise LaunchError("Lambda refused (TooManyRequestsException)")
 
 
-def let_end(summoner: Summoner) -> None:
+def let_end(launcher: Launcher) -> None:
     """Wait for the call that hangs, which has been released."""
-    assert summoner._call is not None
-    assert summoner._call.ended.wait(10)
+    assert launcher._call is not None
+    assert launcher._call.ended.wait(10)
 
 
 # Debounce
 
 
-def debounce(*came: float, quiet_sec: float = QUIET_SEC) -> Debounce:
+def debounce(*came: float, quiet_sec: float = WAKE_DEBOUNCE_SEC) -> Debounce:
     made = Debounce(quiet_sec=quiet_sec)
     for at in came:
-        made.tried(at)
-        made.came(at)
+        made.record_try(at)
+        made.record_start(at)
     return made
 
 
@@ -106,7 +117,7 @@ def test_the_first_to_ask_wakes() -> None:
     made = debounce()
     assert not made.is_due(0)
 
-    made.ask(0)
+    made.request(0)
 
     assert made.is_due(0)
 
@@ -115,20 +126,20 @@ def test_the_first_to_ask_wakes() -> None:
 def test_who_asks_within_a_second_of_a_wake_relies_on_it(after: float, *, is_due: bool) -> None:
     made = debounce(50)
 
-    made.ask(50 + after)
+    made.request(50 + after)
 
     assert made.is_due(50 + after) == is_due
     assert made.is_due(50 + 60) == is_due
 
 
 def test_an_executor_that_was_summoned_looks_for_longer_than_others_rely_on_it() -> None:
-    assert QUIET_SEC < SUMMONED_SEC
+    assert TIMING.linger_after_launch_sec > WAKE_DEBOUNCE_SEC
 
 
 def test_after_a_wake_in_vain_it_is_quiet_for_a_second_and_then_made_up_for() -> None:
     made = debounce()
-    made.ask(50)
-    made.tried(50)
+    made.request(50)
+    made.record_try(50)
 
     assert not made.is_due(50.999)
     assert made.is_due(51)
@@ -136,9 +147,9 @@ def test_after_a_wake_in_vain_it_is_quiet_for_a_second_and_then_made_up_for() ->
 
 def test_what_is_asked_for_in_that_second_is_owed_too() -> None:
     made = debounce()
-    made.tried(50)
+    made.record_try(50)
 
-    made.ask(50.5)
+    made.request(50.5)
 
     assert (made.is_due(50.999), made.is_due(51)) == (False, True)
 
@@ -146,9 +157,9 @@ def test_what_is_asked_for_in_that_second_is_owed_too() -> None:
 def test_a_wake_that_is_known_late_to_have_come_serves_those_who_asked_until_a_second_after_it_began() -> None:
     in_time, too_late = debounce(), debounce()
     for made, asked in ((in_time, 50.9), (too_late, 51.0)):
-        made.tried(50)
-        made.ask(asked)
-        made.came(50)
+        made.record_try(50)
+        made.request(asked)
+        made.record_start(50)
 
     assert not in_time.is_due(60)
     assert too_late.is_due(60)
@@ -156,9 +167,9 @@ def test_a_wake_that_is_known_late_to_have_come_serves_those_who_asked_until_a_s
 
 def test_hearing_of_the_same_wake_again_changes_nothing() -> None:
     made = debounce(50)
-    made.ask(51)
+    made.request(51)
 
-    made.came(50)
+    made.record_start(50)
 
     assert made.is_due(51)
 
@@ -166,7 +177,7 @@ def test_hearing_of_the_same_wake_again_changes_nothing() -> None:
 def test_with_executors_that_do_not_linger_nobody_relies_on_an_earlier_wake() -> None:
     made = debounce(50, quiet_sec=0)
 
-    made.ask(50)
+    made.request(50)
 
     assert made.is_due(50)
 
@@ -174,10 +185,10 @@ def test_with_executors_that_do_not_linger_nobody_relies_on_an_earlier_wake() ->
 @pytest.mark.parametrize("quiet_sec", [0, 0.3])
 def test_after_a_wake_in_vain_it_is_quiet_for_a_second_even_where_executors_linger_less(quiet_sec: float) -> None:
     made = debounce(40, quiet_sec=quiet_sec)
-    made.ask(50)
-    made.tried(50)
+    made.request(50)
+    made.record_try(50)
 
-    made.came(40)  # is heard of again
+    made.record_start(40)  # is heard of again
 
     assert (made.is_due(50.999), made.is_due(51)) == (False, True)
 
@@ -185,7 +196,7 @@ def test_after_a_wake_in_vain_it_is_quiet_for_a_second_even_where_executors_ling
 def test_where_executors_linger_less_a_wake_that_has_come_is_followed_by_the_next_that_much_sooner() -> None:
     made = debounce(50, quiet_sec=0.25)
 
-    made.ask(50.25)
+    made.request(50.25)
 
     assert made.is_due(50.25)
 
@@ -194,14 +205,14 @@ def test_where_executors_linger_less_a_wake_that_has_come_is_followed_by_the_nex
 
 
 def test_a_wake_in_vain_is_paid_for_once_by_a_request_even_where_executors_do_not_linger(
-    summoner: Summoner, watch: Watch, aws: Lambda
+    launcher: Launcher, watch: Watch, aws: Lambda
 ) -> None:
-    waker = Waker(summoner, quiet_sec=0, monotonic=watch)
+    waker = Waker(launcher, quiet_sec=0, monotonic=watch)
 
     with hanging(aws):
-        assert [waker.wake(), waker.make_up()] == [summon.TOO_SLOW, None]
+        assert [waker.wake(), waker.retry_pending_wake()] == [scaling.LAUNCH_UNANSWERED, None]
 
-    assert watch.waited == pytest.approx([PATIENCE_SEC])
+    assert watch.waited == pytest.approx([WAKE_TIMEOUT_SEC])
 
 
 def test_a_wake_starts_one_executor_and_the_next_second_none(waker: Waker, watch: Watch, aws: Lambda) -> None:
@@ -216,7 +227,7 @@ def test_a_wake_starts_one_executor_and_the_next_second_none(waker: Waker, watch
 
 
 def test_without_a_need_nobody_is_woken(waker: Waker, aws: Lambda) -> None:
-    assert (waker.make_up(), aws.calls) == (None, 0)
+    assert (waker.retry_pending_wake(), aws.calls) == (None, 0)
 
 
 def test_what_lambda_refuses_is_told_once_and_made_up_for_by_a_later_request(
@@ -226,20 +237,20 @@ def test_what_lambda_refuses_is_told_once_and_made_up_for_by_a_later_request(
 
     assert waker.wake() == "Lambda refused (TooManyRequestsException)"
     watch.at += 0.5
-    assert [waker.wake(), waker.make_up(), aws.calls] == [None, None, 1]
+    assert [waker.wake(), waker.retry_pending_wake(), aws.calls] == [None, None, 1]
     watch.at += 0.5
     aws.does = lambda: None
-    assert [waker.make_up(), aws.calls] == [None, 2]
+    assert [waker.retry_pending_wake(), aws.calls] == [None, 2]
     watch.at += 1
-    assert [waker.make_up(), aws.calls] == [None, 2]
+    assert [waker.retry_pending_wake(), aws.calls] == [None, 2]
 
 
 def test_a_call_that_hangs_costs_the_patience_there_is_and_no_more(waker: Waker, watch: Watch, aws: Lambda) -> None:
     with hanging(aws):
-        assert waker.wake() == summon.TOO_SLOW
+        assert waker.wake() == scaling.LAUNCH_UNANSWERED
 
-    assert watch.waited == pytest.approx([PATIENCE_SEC])
-    assert PATIENCE_SEC == 0.3
+    assert watch.waited == pytest.approx([WAKE_TIMEOUT_SEC])
+    assert WAKE_TIMEOUT_SEC == 0.3
 
 
 def test_while_one_call_hangs_there_is_no_second_and_others_are_asked_for_no_more(
@@ -249,8 +260,8 @@ def test_while_one_call_hangs_there_is_no_second_and_others_are_asked_for_no_mor
         waker.wake()
         watch.at += 1
         began = watch.at
-        assert waker.wake() == summon.UNDER_WAY
-        assert watch.at - began == pytest.approx(PATIENCE_SEC)
+        assert waker.wake() == scaling.LAUNCH_IN_PROGRESS
+        assert watch.at - began == pytest.approx(WAKE_TIMEOUT_SEC)
         watch.at += 0.1
         assert waker.wake() is None
 
@@ -258,49 +269,48 @@ def test_while_one_call_hangs_there_is_no_second_and_others_are_asked_for_no_mor
 
 
 def test_a_call_that_ends_late_has_woken_somebody_for_those_who_asked_meanwhile(
-    waker: Waker, summoner: Summoner, watch: Watch, aws: Lambda
+    waker: Waker, launcher: Launcher, watch: Watch, aws: Lambda
 ) -> None:
     with hanging(aws) as release:
         waker.wake()
         watch.at += 0.5
         waker.wake()
         release.set()
-        let_end(summoner)
+        let_end(launcher)
     watch.at += 5
 
-    assert [waker.make_up(), aws.calls] == [None, 1]
+    assert [waker.retry_pending_wake(), aws.calls] == [None, 1]
 
 
 def test_a_call_that_was_frozen_before_it_was_sent_is_followed_by_another_for_the_next_who_asks(
-    waker: Waker, summoner: Summoner, watch: Watch, aws: Lambda
+    waker: Waker, launcher: Launcher, watch: Watch, aws: Lambda
 ) -> None:
     with hanging(aws) as release:
         waker.wake()
         watch.at += 600
         release.set()
-        let_end(summoner)
+        let_end(launcher)
 
     assert [waker.wake(), aws.calls] == [None, 2]
 
 
 def test_the_next_who_asks_waits_for_the_call_before_and_makes_its_own_in_the_same_time(
-    waker: Waker, watch: Watch, aws: Lambda, monkeypatch: pytest.MonkeyPatch
+    waker: Waker, watch: Watch, aws: Lambda
 ) -> None:
     with hanging(aws) as release:
         waker.wake()
         watch.at += 5
         watch.waited.clear()
 
-        def ends_while_waited_for(ended: threading.Event, seconds: float) -> bool:
-            watch.waited.append(seconds)
+        def let_it_end() -> None:
             watch.at += 0.1 if len(watch.waited) == 1 else 0
+            HANGING.clear()
             release.set()
-            return ended.wait(10)
 
-        monkeypatch.setattr(waker._summoner, "_wait", ends_while_waited_for)
+        watch.before_wait = let_it_end
         assert waker.wake() is None
 
-    assert watch.waited == pytest.approx([PATIENCE_SEC, PATIENCE_SEC - 0.1])
+    assert watch.waited == pytest.approx([WAKE_TIMEOUT_SEC, WAKE_TIMEOUT_SEC - 0.1])
     assert aws.calls == 2
 
 
@@ -310,7 +320,7 @@ def test_no_thread_to_call_on_is_no_error(waker: Waker, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(threading.Thread, "start", full)
 
-    assert waker.wake() == NO_THREAD
+    assert waker.wake() == NO_LAUNCH_THREAD
 
 
 def test_a_call_that_breaks_is_no_error_of_who_asked(
@@ -322,45 +332,45 @@ def test_a_call_that_breaks_is_no_error_of_who_asked(
     monkeypatch.setattr(threading, "excepthook", lambda _: None)  # prints it, and pytest would take it for ours
     aws.does = breaks
 
-    assert waker.wake() == BROKEN_OFF
+    assert waker.wake() == LAUNCH_INTERRUPTED
     for thread in threading.enumerate():
-        if thread.name == "tidemill-summon":
+        if thread.name == "tidemill-launch":
             thread.join(10)
 
 
-def test_calls_keep_no_process_alive(waker: Waker, summoner: Summoner, aws: Lambda) -> None:
+def test_calls_keep_no_process_alive(waker: Waker, launcher: Launcher, aws: Lambda) -> None:
     with hanging(aws):
         waker.wake()
-        assert summoner._call is not None
-        assert summoner._call.thread.daemon
+        assert launcher._call is not None
+        assert launcher._call.thread.daemon
 
 
 # Summoner
 
 
-def test_several_are_started_by_one_call(summoner: Summoner, aws: Lambda) -> None:
-    assert summoner.summon(4, patience_sec=1)
-    assert (aws.calls, summoner.listen()) == (4, None)
+def test_several_are_started_by_one_call(launcher: Launcher, aws: Lambda) -> None:
+    assert launcher.launch(4, timeout_sec=1)
+    assert (aws.calls, launcher.poll()) == (4, None)
 
 
-def test_the_first_that_is_refused_is_the_last_that_is_tried(summoner: Summoner, aws: Lambda, watch: Watch) -> None:
+def test_the_first_that_is_refused_is_the_last_that_is_tried(launcher: Launcher, aws: Lambda, watch: Watch) -> None:
     def third_refused() -> None:
         if aws.calls == 3:
             refuse()
 
     aws.does = third_refused
 
-    assert not summoner.summon(9, patience_sec=1)
-    assert (aws.calls, summoner.trouble) == (3, "Lambda refused (TooManyRequestsException)")
-    assert summoner.came_at == watch.at
+    assert not launcher.launch(9, timeout_sec=1)
+    assert (aws.calls, launcher.last_error) == (3, "Lambda refused (TooManyRequestsException)")
+    assert launcher.started_at == watch.at
 
 
-def test_who_does_not_wait_hears_of_it_later(summoner: Summoner, aws: Lambda) -> None:
+def test_who_does_not_wait_hears_of_it_later(launcher: Launcher, aws: Lambda) -> None:
     with hanging(aws) as release:
-        assert not summoner.summon(2, patience_sec=0)
-        assert summoner.listen() == summon.TOO_SLOW
+        assert not launcher.launch(2, timeout_sec=0)
+        assert launcher.poll() == scaling.LAUNCH_UNANSWERED
         release.set()
-        let_end(summoner)
+        let_end(launcher)
 
-    assert summoner.listen() is None
+    assert launcher.poll() is None
     assert aws.calls == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,13 +9,9 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
-import pytest
-from bson import ObjectId
-
 from demo.functions import Event
-from demo.serve.ticks import Ticks
-from tidemill.requests import dead_owner
-from tidemill.slots.leftovers import LEFTOVERS
+from localapi.ticks import Ticks
+from tidemill.requests.events import find_dead_owner
 from tidemill.testing import FakeContext
 
 NEVER = timedelta(hours=1)
@@ -37,7 +32,7 @@ class Function:
         vars(made)["lambda_handler"] = self._handle
         return made
 
-    def _handle(self, event: Event, context: FakeContext) -> Any:
+    def _handle(self, event: Event, context: FakeContext, **_: object) -> Any:
         self.events.append(event)
         self.owners.append(context.aws_request_id)
         if isinstance(self.returns, Exception):
@@ -54,8 +49,8 @@ class Stage:
     archive: Function = field(default_factory=Function)
     said: list[str] = field(default_factory=list)
 
-    def ticks(self, every: timedelta, execute: ModuleType | None = None) -> Ticks:
-        modules = (execute or self.execute.module(), self.reclaim.module(), self.archive.module())
+    def ticks(self, every: timedelta) -> Ticks:
+        modules = (self.execute.module(), self.reclaim.module(), self.archive.module())
         return Ticks(*modules, every=every, say=self.said.append)
 
 
@@ -69,7 +64,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_first_indexes_are_made_and_tasks_declared() -> None:
     stage = Stage()
 
-    stage.ticks(NEVER).first()
+    stage.ticks(NEVER).prepare()
 
     assert (len(stage.reclaim.events), len(stage.execute.events), len(stage.archive.events)) == (1, 1, 0)
 
@@ -77,7 +72,7 @@ def test_first_indexes_are_made_and_tasks_declared() -> None:
 def test_all_three_tick_again_and_again() -> None:
     stage = Stage()
 
-    with stage.ticks(SOON).ticking():
+    with stage.ticks(SOON).run():
         wait_for(lambda: min(len(stage.execute.events), len(stage.reclaim.events), len(stage.archive.events)) > 2)
 
 
@@ -85,7 +80,7 @@ def test_a_wake_does_not_wait_for_the_next_tick() -> None:
     stage = Stage()
     ticks = stage.ticks(NEVER)
 
-    with ticks.ticking():
+    with ticks.run():
         wait_for(lambda: len(stage.execute.events) == 1)
         ticks.wake()
         wait_for(lambda: len(stage.execute.events) == 2)
@@ -96,7 +91,7 @@ def test_a_wake_does_not_wait_for_the_next_tick() -> None:
 def test_what_a_tick_did_is_said_and_nothing_else() -> None:
     stage = Stage(execute=Function(returns={"done": 2, "timed_out": 1, "claimed": 3, "failed": 0}))
 
-    with stage.ticks(NEVER).ticking():
+    with stage.ticks(NEVER).run():
         wait_for(lambda: bool(stage.said))
 
     assert stage.said == ["execute: 2 done, 1 timed out"]
@@ -106,28 +101,10 @@ def test_an_executor_that_fails_is_reported_to_reclaim_and_the_next_one_comes() 
     stage = Stage(execute=Function(returns=RuntimeError("no")))
     ticks = stage.ticks(NEVER)
 
-    with ticks.ticking():
+    with ticks.run():
         wait_for(lambda: len(stage.reclaim.events) == 1)
         ticks.wake()
         wait_for(lambda: len(stage.reclaim.events) == 2)
 
     assert stage.said[0] == "execute failed: RuntimeError"
-    assert [dead_owner(one) for one in stage.reclaim.events] == stage.execute.owners
-
-
-def test_a_function_that_does_not_stop_is_told_of_once_and_the_process_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LEFTOVERS, "_left", [])
-    stage, execute, over, task_id = Stage(), ModuleType("app"), threading.Event(), ObjectId()
-    stage.ticks(NEVER, execute)
-    thread = threading.Thread(target=over.wait, daemon=True)
-    thread.start()
-    LEFTOVERS.add(thread, task_id)
-
-    vars(execute)["_recycle"]()
-    vars(execute)["_recycle"]()
-
-    assert stage.said == [
-        f"execute: the function of task {task_id} does not stop; Lambda would go on in a new process, this one stays"
-    ]
-    over.set()
-    thread.join()
+    assert [find_dead_owner(event) for event in stage.reclaim.events] == stage.execute.owners

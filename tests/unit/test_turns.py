@@ -9,40 +9,38 @@ import pytest
 
 from tests.unit.explained import A, B, W, chosen, codes, facts, only
 from tests.unit.make import a_task
-from tidemill.control import Service, Standing
-from tidemill.explaining import Reason
-from tidemill.explaining.reasons import reasons
-from tidemill.explaining.turns import turn
-from tidemill.explaining.values import Facts
-from tidemill.model import Lane
-from tidemill.policies import QueueOptions
-from tidemill.selection import BOTH, FRESH, RETRY, Lanes
-from tidemill.store.gauges import MANY
+from tidemill.control.fleet import FleetStatus, Subscription
+from tidemill.explain.ordering import find_turn
+from tidemill.explain.reasons import find_reasons
+from tidemill.explain.text import Facts, Reason
+from tidemill.model import Lane, QueueOptions
+from tidemill.policy.selection import BOTH, FRESH, RETRY, Lanes
+from tidemill.store.counts import COUNT_LIMIT
 
-EU_ONLY = Service(queues=("eu",))
-Chosen: TypeAlias = tuple[Lane, QueueOptions, Service, int]
+EU_ONLY = Subscription(queues=("eu",))
+Chosen: TypeAlias = tuple[Lane, QueueOptions, Subscription, int]
 TURNS: list[tuple[Chosen, tuple[Lanes, Lanes]]] = [
-    (("fresh", QueueOptions(), Service(), 0), (FRESH, ())),
-    (("retry", QueueOptions(), Service(), 0), (RETRY, ())),
-    (("fresh", chosen("retries_first"), Service(), 0), (FRESH, RETRY)),
-    (("retry", chosen("retries_first"), Service(), 0), (RETRY, ())),
-    (("fresh", chosen("oldest_first"), Service(), 0), (BOTH, ())),
-    (("retry", chosen("oldest_first"), Service(), 0), (BOTH, ())),
-    (("retry", QueueOptions(retry_share=0), Service(), 0), (RETRY, FRESH)),
-    (("fresh", QueueOptions(retry_share=0), Service(), 0), (FRESH, ())),
-    (("fresh", QueueOptions(retry_share=1), Service(), 0), (FRESH, RETRY)),
-    (("retry", QueueOptions(retry_share=1), Service(), 0), (RETRY, ())),
-    (("retry", QueueOptions(), Service(retry_share=0), 0), (RETRY, FRESH)),
-    (("retry", QueueOptions(retry_share=0.1), Service(retry_share=0), 0), (RETRY, ())),
-    (("fresh", QueueOptions(), Service(selection="retries_first"), 0), (FRESH, RETRY)),
-    (("fresh", chosen("weighted"), Service(selection="retries_first"), 0), (FRESH, ())),
-    (("fresh", chosen("weighted"), Service(asked="retries_first"), 0), (FRESH, RETRY)),
-    (("fresh", chosen("retries_first"), Service(lanes=FRESH), 0), (FRESH, ())),
-    (("retry", chosen("oldest_first"), Service(lanes=RETRY), 0), (RETRY, ())),
-    (("fresh", chosen("retries_first", max_in_flight_retries=2), Service(), 1), (FRESH, RETRY)),
-    (("fresh", chosen("retries_first", max_in_flight_retries=2), Service(), 2), (FRESH, ())),
-    (("fresh", chosen("oldest_first", max_in_flight_retries=2), Service(), 3), (FRESH, ())),
-    (("retry", chosen("oldest_first", max_in_flight_retries=2), Service(), 2), (BOTH, ())),
+    (("fresh", QueueOptions(), Subscription(), 0), (FRESH, ())),
+    (("retry", QueueOptions(), Subscription(), 0), (RETRY, ())),
+    (("fresh", chosen("retries_first"), Subscription(), 0), (FRESH, RETRY)),
+    (("retry", chosen("retries_first"), Subscription(), 0), (RETRY, ())),
+    (("fresh", chosen("oldest_first"), Subscription(), 0), (BOTH, ())),
+    (("retry", chosen("oldest_first"), Subscription(), 0), (BOTH, ())),
+    (("retry", QueueOptions(retry_share=0), Subscription(), 0), (RETRY, FRESH)),
+    (("fresh", QueueOptions(retry_share=0), Subscription(), 0), (FRESH, ())),
+    (("fresh", QueueOptions(retry_share=1), Subscription(), 0), (FRESH, RETRY)),
+    (("retry", QueueOptions(retry_share=1), Subscription(), 0), (RETRY, ())),
+    (("retry", QueueOptions(), Subscription(retry_share=0), 0), (RETRY, FRESH)),
+    (("retry", QueueOptions(retry_share=0.1), Subscription(retry_share=0), 0), (RETRY, ())),
+    (("fresh", QueueOptions(), Subscription(selection="retries_first"), 0), (FRESH, RETRY)),
+    (("fresh", chosen("weighted"), Subscription(selection="retries_first"), 0), (FRESH, ())),
+    (("fresh", chosen("weighted"), Subscription(asked="retries_first"), 0), (FRESH, RETRY)),
+    (("fresh", chosen("retries_first"), Subscription(lanes=FRESH), 0), (FRESH, ())),
+    (("retry", chosen("oldest_first"), Subscription(lanes=RETRY), 0), (RETRY, ())),
+    (("fresh", chosen("retries_first", max_in_flight_retries=2), Subscription(), 1), (FRESH, RETRY)),
+    (("fresh", chosen("retries_first", max_in_flight_retries=2), Subscription(), 2), (FRESH, ())),
+    (("fresh", chosen("oldest_first", max_in_flight_retries=2), Subscription(), 3), (FRESH, ())),
+    (("retry", chosen("oldest_first", max_in_flight_retries=2), Subscription(), 2), (BOTH, ())),
 ]
 """The lane, what its queue and an executor choose, and the retries in flight; the lanes in order, and those first."""
 
@@ -52,19 +50,21 @@ def test_who_goes_before_it_is_chosen_by_the_event_then_the_queue_then_the_deplo
     given: Chosen, expected: tuple[Lanes, Lanes]
 ) -> None:
     lane, options, service, held = given
-    seated = (replace(A, service=EU_ONLY), replace(B, service=service))
+    slot_permits = (replace(A, subscription=EU_ONLY), replace(B, subscription=service))
     retries = (replace(A, n=held),) if held else ()
 
-    found = turn(a_task(lane=lane), options, Standing(seated=seated, came=EU_ONLY, retries=retries))
+    found = find_turn(
+        a_task(lane=lane), options, FleetStatus(slot_permits=slot_permits, last_request=EU_ONLY, retries=retries)
+    )
 
     assert (found.in_order, found.first) == expected
 
 
 def test_where_nobody_is_at_work_the_last_one_that_came_is_as_good() -> None:
-    came = Service(queues=("eu",), asked="oldest_first")
+    came = Subscription(queues=("eu",), asked="oldest_first")
 
-    assert turn(a_task(), QueueOptions(), Standing(came=came)).in_order == BOTH
-    assert turn(a_task(), QueueOptions(), Standing(came=came, workers=(W,))).in_order == FRESH
+    assert find_turn(a_task(), QueueOptions(), FleetStatus(last_request=came)).in_order == BOTH
+    assert find_turn(a_task(), QueueOptions(), FleetStatus(last_request=came, workers=(W,))).in_order == FRESH
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_where_nobody_is_at_work_the_last_one_that_came_is_as_good() -> None:
     ],
 )
 def test_what_goes_before_it_is_said_with_its_reason(known: Facts, code: str, message: str) -> None:
-    assert reasons(known) == (Reason(code=code, message=message),)
+    assert find_reasons(known) == (Reason(code=code, message=message),)
 
 
 def test_a_share_of_nothing_is_said_beside_those_of_its_own_lane() -> None:
-    share, behind = reasons(
+    share, behind = find_reasons(
         facts({"lane": "retry"}, options=QueueOptions(retry_share=0), ahead={"retry": 2, "fresh": 5})
     )
 
@@ -143,11 +143,14 @@ def test_a_share_of_nothing_matters_only_while_others_are_due(lane: Lane, share:
     [
         ({"fresh": 3, "retry": 50}, "behind 5 other"),
         ({"fresh": 3, "retry": 1}, "behind 4 other"),
-        ({"fresh": 3, "retry": MANY - 3}, "behind 5 other"),
-        ({"fresh": 3, "retry": MANY - 2}, f"behind {MANY}+ other"),
+        ({"fresh": 3, "retry": COUNT_LIMIT - 3}, "behind 5 other"),
+        ({"fresh": 3, "retry": COUNT_LIMIT - 2}, f"behind {COUNT_LIMIT}+ other"),
     ],
 )
 def test_no_more_retries_go_before_it_than_may_be_in_flight(ahead: dict[Lane, int], words: str) -> None:
     options = chosen("retries_first", max_in_flight_retries=5)
 
-    assert words in only(facts(options=options, standing=Standing(seated=(A,), retries=(A, B)), ahead=ahead)).message
+    assert (
+        words
+        in only(facts(options=options, standing=FleetStatus(slot_permits=(A,), retries=(A, B)), ahead=ahead)).message
+    )

@@ -172,10 +172,10 @@ def test_the_certificates_are_loaded_once_however_many_slots_ask_at_once(monkeyp
         return default_tls()
 
     monkeypatch.setattr(_exchange, "create_default_context", load)
-    _exchange._loaded.cache_clear()
+    _exchange._load_tls.cache_clear()
     with ThreadPoolExecutor(4) as pool:
         contexts = list(pool.map(ask, range(4)))
-    _exchange._loaded.cache_clear()
+    _exchange._load_tls.cache_clear()
 
     assert len(loads) == 1
     assert len(set(map(id, contexts))) == 1

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from tests.conftest import T0
-from tidemill import wording
+from tidemill import text as tidemill_text
 
 HOUR = timedelta(hours=1)
 
@@ -30,17 +30,17 @@ HOUR = timedelta(hours=1)
     ],
 )
 def test_a_span_is_told_in_its_two_largest_units(length: timedelta, text: str) -> None:
-    assert wording.span(length) == text
+    assert tidemill_text.format_duration(length) == text
 
 
 def test_times_are_told_in_utc_wherever_they_come_from() -> None:
     elsewhere = datetime(2031, 7, 1, 11, 0, 0, 250_000, tzinfo=timezone(2 * HOUR))
 
-    assert wording.moment(elsewhere) == "2031-07-01 09:00:00"
-    assert wording.moment(elsewhere, timespec="milliseconds") == "2031-07-01 09:00:00.250"
-    assert wording.stamp(elsewhere) == "2031-07-01T09:00:00.250Z"
+    assert tidemill_text.format_time(elsewhere) == "2031-07-01 09:00:00"
+    assert tidemill_text.format_time(elsewhere, timespec="milliseconds") == "2031-07-01 09:00:00.250"
+    assert tidemill_text.iso_timestamp(elsewhere) == "2031-07-01T09:00:00.250Z"
 
 
 @pytest.mark.parametrize(("now", "distance"), [(T0 - HOUR, "in 1h"), (T0 + HOUR, "1h ago"), (T0, "0s ago")])
 def test_a_time_says_how_far_away_it_is(now: datetime, distance: str) -> None:
-    assert wording.moment_from(T0, now=now) == f"2031-07-01 09:00:00 UTC ({distance})"
+    assert tidemill_text.format_time_and_distance(T0, now=now) == f"2031-07-01 09:00:00 UTC ({distance})"

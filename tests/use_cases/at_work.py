@@ -12,11 +12,12 @@ from typing import Any
 from tests.conftest import ManualClock
 from tests.unit.make import eventually
 from tests.use_cases.conftest import Bench
-from tidemill.control import OptionsReader
-from tidemill.executor import Order, Report, Runtime, Worker
-from tidemill.executor.life import FOREVER
-from tidemill.executor.loop import Execution
-from tidemill.store import Tasks
+from tidemill.control.queues import OptionsReader
+from tidemill.executor.execution import work
+from tidemill.executor.lifetime import WORKER_REMAINING, Worker
+from tidemill.executor.options import ExecutionOptions, Runtime
+from tidemill.executor.report import Report
+from tidemill.store.connection import Tasks
 
 HOUR = timedelta(hours=1)
 PATIENCE = 20.0
@@ -41,6 +42,7 @@ class AtWork:
 
     def __init__(self, bench: Bench, *, tasks: Tasks | None = None, **order: Any) -> None:
         self.stop = threading.Event()
+        self.report = Report()
         self.time = Time(bench.clock)
         self.worker = Worker(self.stop)
         runtime = Runtime(
@@ -50,12 +52,18 @@ class AtWork:
             clock=bench.clock,
             options=OptionsReader(bench.db, monotonic=self.time).options,
             isolation=bench.isolation,
+            watch=self._watch,
             rng=random.Random(7),
             monotonic=self.time,
+            timing=bench.timing,
+            make_prefetch=bench.make_prefetch,
         )
-        self.execution = Execution(runtime, Order(owner="A", remaining=FOREVER, **order), self.worker)
+        options = ExecutionOptions(owner="A", remaining=WORKER_REMAINING, **order)
         self._reports: list[Report] = []
-        self._thread = threading.Thread(target=lambda: self._reports.append(self.execution.run()))
+        self._thread = threading.Thread(target=lambda: self._reports.append(work(runtime, options, self.worker)))
+
+    def _watch(self, report: Report) -> None:
+        self.report = report
 
     def __enter__(self) -> AtWork:
         self._thread.start()

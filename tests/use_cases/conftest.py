@@ -15,14 +15,18 @@ from pymongo.database import Database
 
 from tests.conftest import ManualClock
 from tidemill.clock import Clock
-from tidemill.control import OptionsReader
-from tidemill.executor import Order, Report, Runtime, execute
-from tidemill.isolation import Isolation
-from tidemill.reclaim import Keeper, reclaim
+from tidemill.control.queues import OptionsReader
+from tidemill.executor.execution import execute
+from tidemill.executor.options import ExecutionOptions, Runtime
+from tidemill.executor.prefetch import Prefetch
+from tidemill.executor.report import Report
+from tidemill.executor.timing import TIMING, Timing
+from tidemill.policy.retry import resolve_policy
+from tidemill.reclaim import ReclaimContext, reclaim
 from tidemill.registry import Registry
-from tidemill.retry import resolved
+from tidemill.runner.process_protocol import IsolatedRunner
 from tidemill.settings import Settings
-from tidemill.store import Tasks, open_tasks
+from tidemill.store.connection import Tasks, open_tasks
 
 LIFE = timedelta(seconds=120)
 
@@ -30,15 +34,31 @@ BRISK = Settings(linger=timedelta(0))
 """An executor that leaves at once when it ran dry."""
 
 
+class FixedPrefetch(Prefetch):
+    """Claims so many tasks beyond the free slots, as where tasks are quick."""
+
+    def __init__(self, count: int, timing: Timing) -> None:
+        super().__init__(timing)
+        self._count = count
+
+    def size_within_slots(self, *, slots: int, at: float) -> int:  # noqa: ARG002 - the same for any
+        return self._count
+
+
 @dataclass(kw_only=True)
 class Bench:
-    """A queue with task functions, run by hand. ``ran`` tells which payloads' ``n`` were run, in order."""
+    """A queue with task functions, run by hand. ``ran`` tells which payloads' ``n`` were run, in order.
+
+    With ``prefetch`` its executors claim so many tasks beyond their free slots, however slow the tasks are.
+    """
 
     db: Database[Any]
     clock: ManualClock
     registry: Registry = field(default_factory=Registry)
     settings: Settings = field(default_factory=lambda: BRISK)
-    isolation: Isolation | None = None
+    isolation: IsolatedRunner | None = None
+    timing: Timing = TIMING
+    prefetch: int | None = None
     ran: list[Any] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -48,6 +68,9 @@ class Bench:
     @property
     def tasks(self) -> Tasks:
         return open_tasks(self.db)
+
+    def make_prefetch(self, timing: Timing) -> Prefetch:
+        return Prefetch(timing) if self.prefetch is None else FixedPrefetch(self.prefetch, timing)
 
     def task(self, name: str, **options: Any) -> Callable[[Callable[[dict[str, Any], Any], Any]], Any]:
         """Register a function whose runs are noted."""
@@ -83,23 +106,25 @@ class Bench:
             isolation=self.isolation,
             rng=random.Random(7),
             monotonic=monotonic,
+            timing=self.timing,
+            make_prefetch=self.make_prefetch,
         )
-        return execute(runtime, Order(owner=owner, remaining=remaining, **order))
+        return execute(runtime, ExecutionOptions(owner=owner, remaining=remaining, **order))
 
     def reclaim(
         self, *, dead_owner: str | None = None, adopt_as: str | None = None, until: float | None = None
     ) -> dict[str, int]:
         """Run reclaim once."""
-        keeper = Keeper(
+        reclaim_context = ReclaimContext(
             tasks=self.tasks,
             clock=self.clock,
-            policy=lambda task: resolved(task, registered=None, deployment=self.settings.retry),
+            policy=lambda task: resolve_policy(task, registered=None, deployment=self.settings.retry),
             options=OptionsReader(self.db).options,
             adopt_as=adopt_as,
             rng=random.Random(7),
         )
-        deadline = keeper.monotonic() + 60 if until is None else until
-        return reclaim(keeper, until=deadline, dead_owner=dead_owner)
+        deadline = reclaim_context.monotonic() + 60 if until is None else until
+        return reclaim(reclaim_context, until=deadline, dead_owner=dead_owner)
 
 
 @pytest.fixture

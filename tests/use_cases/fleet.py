@@ -1,4 +1,4 @@
-"""Executors that are summoned, and run by hand: whoever starts one only says so."""
+"""Executors that are launched are counted, and run by hand."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import Any
 
 from tests.use_cases.conftest import LIFE, Bench
 from tidemill.clock import Clock
-from tidemill.control import OptionsReader, Seats
-from tidemill.executor import Order, Report, Runtime
-from tidemill.executor.attendance import attend
-from tidemill.requests import Source
-from tidemill.store import Tasks
-from tidemill.summon import Summoner, SummonError
+from tidemill.control.fleet import ExecutorSlots
+from tidemill.control.queues import OptionsReader
+from tidemill.executor.invocation import run_invocation
+from tidemill.executor.options import ExecutionOptions, Runtime
+from tidemill.executor.report import Report
+from tidemill.executor.scaling import Launcher, LaunchError
+from tidemill.requests.events import Source
+from tidemill.store.connection import Tasks
 
 MOST = 60
 """So many invocations in a row are a chain that does not end."""
@@ -25,23 +27,23 @@ MOST = 60
 
 @dataclass(kw_only=True)
 class Fleet:
-    """The executors of a deployment. ``summoned`` are those that were started and have not come yet."""
+    """The executors of a deployment. ``launched`` are those that were started and have not come yet."""
 
     bench: Bench
     max_executors: int = 1
-    summoned: int = 0
+    launched: int = 0
     can_summon: bool = True
     reports: list[Report] = field(default_factory=list)
 
     @property
-    def seats(self) -> Seats:
-        return Seats(self.bench.db, limit=self.max_executors)
+    def executor_slots(self) -> ExecutorSlots:
+        return ExecutorSlots(self.bench.db, limit=self.max_executors)
 
-    def summon(self) -> None:
+    def launch(self) -> None:
         """What Lambda is called for."""
         if not self.can_summon:
-            raise SummonError("Lambda refused (TooManyRequestsException)")
-        self.summoned += 1
+            raise LaunchError("Lambda refused (TooManyRequestsException)")
+        self.launched += 1
 
     def come(
         self,
@@ -54,17 +56,17 @@ class Fleet:
     ) -> Report:
         """Run one invocation."""
         runtime = self.runtime(tasks=tasks, clock=clock)
-        wanted = Order(owner=f"owner-{uuid.uuid4().hex}", remaining=remaining, source=source, **order)
-        seats = Seats(runtime.tasks.database, limit=self.max_executors)
-        report = attend(runtime, wanted, seats=seats, summoner=Summoner(self.summon))
+        wanted = ExecutionOptions(owner=f"owner-{uuid.uuid4().hex}", remaining=remaining, source=source, **order)
+        executor_slots = ExecutorSlots(runtime.tasks.database, limit=self.max_executors)
+        report = run_invocation(runtime, wanted, executor_slots=executor_slots, launcher=Launcher(self.launch))
         self.reports.append(report)
         return report
 
     def let_all_come(self, **order: Any) -> int:
-        """Run who was summoned, and whom they summon, until nobody is; return how many that were."""
+        """Run who was launched, and whom they summon, until nobody is; return how many that were."""
         came = 0
-        while self.summoned:
-            self.summoned -= 1
+        while self.launched:
+            self.launched -= 1
             self.come(**order)
             came += 1
             assert came < MOST
@@ -86,4 +88,6 @@ class Fleet:
             options=OptionsReader(tasks.database, monotonic=monotonic).options,
             rng=random.Random(7),
             monotonic=monotonic,
+            timing=self.bench.timing,
+            make_prefetch=self.bench.make_prefetch,
         )

@@ -18,14 +18,14 @@ from pymongo.database import Database
 
 from tests.builders import add
 from tests.conftest import ManualClock
-from tidemill.archive import Archives, Report, archive
-from tidemill.buckets import Bucket
-from tidemill.dead_letters.which import Which
+from tidemill.aws.s3 import Bucket
+from tidemill.dead_letters.archive import ArchiveContext, Report, archive
+from tidemill.dead_letters.export_format import PutObject, decode_object
+from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.dead_letters.redrive import redrive
+from tidemill.dead_letters.redrive_checks import RedriveContext, RedriveRequest, RedriveResult
 from tidemill.documents import DEAD_LETTERS
-from tidemill.export import Put
-from tidemill.export.objects import restored
-from tidemill.redrive import Plan, Redriven, Redriver, redrive
-from tidemill.store import Tasks, open_tasks
+from tidemill.store.connection import Tasks, open_tasks
 
 BUCKET: Final = "letters"
 
@@ -37,8 +37,9 @@ class Graveyard:
     db: Database[Any]
     clock: ManualClock
     s3: Any
-    put: Put | None
+    put: PutObject | None
     registered: frozenset[str] = frozenset({"noop"})
+    batch_size: int = 500
 
     @property
     def tasks(self) -> Tasks:
@@ -50,24 +51,25 @@ class Graveyard:
 
     def archive(self) -> Report:
         """Run the archive once, over a client's collections of its own."""
-        archives = Archives(
+        archives = ArchiveContext(
             tasks=self.tasks,
             dead=self.dead,
             clock=self.clock,
-            forgotten_after=timedelta(days=7),
+            task_retention=timedelta(days=7),
             put=self.put,
+            batch_size=self.batch_size,
         )
         return archive(archives, until=time.monotonic() + 60)
 
     def redrive(
         self, *, limit: int = 1000, after: str | None = None, per_sec: float | None = None, **which: Any
-    ) -> Redriven:
+    ) -> RedriveResult:
         """Redrive letters once, the next page of them at most."""
-        on = Redriver(tasks=self.tasks, dead=self.dead, registered=lambda: self.registered, clock=self.clock)
-        plan = Plan(which=Which(**which), per_sec=per_sec)
+        on = RedriveContext(tasks=self.tasks, dead=self.dead, registered=lambda: self.registered, clock=self.clock)
+        plan = RedriveRequest(which=DeadLetterFilter(**which), per_sec=per_sec)
         return redrive(on, plan, limit=limit, dry_run=False, after=after, until=time.monotonic() + 60)
 
-    def redrive_all(self, **options: Any) -> Redriven:
+    def redrive_all(self, **options: Any) -> RedriveResult:
         """Redrive letters page after page and return what was done with the last."""
         done = self.redrive(**options)
         while done.next:
@@ -76,7 +78,7 @@ class Graveyard:
 
     def objects(self) -> dict[str, RawBSONDocument]:
         """Return the letters in the bucket by their keys."""
-        return {key: restored(self.s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()) for key in self.etags()}
+        return {key: decode_object(self.s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()) for key in self.etags()}
 
     def etags(self) -> dict[str, str]:
         """Return what S3 says of the bodies in the bucket, by their keys."""
@@ -106,7 +108,7 @@ def opened(db: Database[Any], clock: ManualClock) -> Iterator[Graveyard]:
         yield Graveyard(db=db, clock=clock, s3=s3, put=_one_by_one(Bucket(BUCKET).put))
 
 
-def _one_by_one(put: Put) -> Put:
+def _one_by_one(put: PutObject) -> PutObject:
     """Return *put* for a bucket of moto's, whose buffer of an object two puts at once would spoil."""
     turn = threading.Lock()
 

@@ -13,12 +13,13 @@ from typing import Any, Literal, cast
 from pymongo import MongoClient
 
 from tidemill.clock import ServerClock
-from tidemill.control import OptionsReader
-from tidemill.executor import Order, Runtime, execute
-from tidemill.isolation import Nursery
+from tidemill.control.queues import OptionsReader
+from tidemill.executor.execution import execute
+from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.registry import load
+from tidemill.runner.process_pool import ProcessPool
 from tidemill.settings import Settings
-from tidemill.store import open_tasks
+from tidemill.store.connection import open_tasks
 
 PACKAGE = "tests.use_cases.crash_tasks"
 
@@ -33,9 +34,9 @@ def invoke(uri: str, database: str, owner: str, source: str) -> dict[str, int | 
             settings=Settings(),
             clock=ServerClock(db),
             options=OptionsReader(db).options,
-            isolation=Nursery(PACKAGE),
+            isolation=ProcessPool(PACKAGE),
         )
-        order = Order(
+        order = ExecutionOptions(
             owner=owner,
             remaining=timedelta(seconds=120),
             source=cast(Literal["tick", "backlog"], source),

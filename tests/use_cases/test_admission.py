@@ -14,7 +14,8 @@ from pymongo import MongoClient, monitoring
 from tests.builders import add, document, stored
 from tests.use_cases.conftest import BRISK, Bench
 from tidemill import UnavailableError
-from tidemill.store import Tasks, open_tasks, settles
+from tidemill.store import settle
+from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 MINUTE = timedelta(minutes=1)
@@ -153,14 +154,14 @@ def test_what_could_not_be_given_back_at_once_is_given_back_at_the_end(
     tasks, monotonic = slow
     [task_id] = add(bench.tasks, [document(now, timeout_sec=50)])
 
-    answers, release = iter([UnavailableError("not now")]), settles.release
+    answers, release = iter([UnavailableError("not now")]), settle.release
 
     def away_once(*given: Any, **named: Any) -> int:
         for error in answers:
             raise error
         return release(*given, **named)
 
-    monkeypatch.setattr(settles, "release", away_once)
+    monkeypatch.setattr(settle, "release", away_once)
 
     report = bench.execute(tasks=tasks, remaining=60.5 * SECOND, monotonic=monotonic)
 

@@ -16,16 +16,18 @@ from tests.builders import MINUTE, add, all_of, document, lease, stored
 from tests.buried import bury_tasks, failed, letter
 from tests.conftest import T0, ManualClock
 from tests.use_cases.conftest import Bench
-from tidemill.archive import Moved, move
-from tidemill.dead_letters import CHANGING, MARKS, comparing, moving, portions
-from tidemill.dead_letters.letters import MAX_DOCUMENT
+from tidemill.dead_letters import archive_writes
+from tidemill.dead_letters.archive import MoveCounts, move_failed
+from tidemill.dead_letters.documents import CHANGING_FIELDS, MARK_FIELDS, MAX_DOCUMENT_BYTES
+from tidemill.dead_letters.paging import MAX_BATCH_BYTES
 from tidemill.documents import DEAD_LETTERS
-from tidemill.fingerprint import fingerprint
-from tidemill.store import Tasks, claims
+from tidemill.policy.failures import fingerprint
+from tidemill.store import claims
+from tidemill.store.connection import Tasks
 
 
-def run(tasks: Tasks, dead: Tasks, clock: ManualClock) -> Moved:
-    return move(tasks, dead, clock=clock, until=time.monotonic() + 60)
+def run(tasks: Tasks, dead: Tasks, clock: ManualClock) -> MoveCounts:
+    return move_failed(tasks, dead, clock=clock, until=time.monotonic() + 60)
 
 
 def test_failed_tasks_are_moved_and_all_others_stay(
@@ -34,7 +36,7 @@ def test_failed_tasks_are_moved_and_all_others_stay(
     ids = add(tasks, [failed(now) for _ in range(3)])
     add(tasks, [document(now, status=status) for status in ("pending", "processing", "done", "cancelled")])
 
-    assert run(tasks, dead, clock) == Moved(moved=3)
+    assert run(tasks, dead, clock) == MoveCounts(moved=3)
 
     assert tasks.count_documents({}) == 4
     assert [raw["_id"]["task"] for raw in dead.find()] == ids
@@ -77,7 +79,7 @@ def test_the_fields_of_a_task_survive_the_move_byte_for_byte(
 def test_any_id_is_moved(tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime, task_id: Any) -> None:
     add(tasks, [failed(now, _id=task_id)])
 
-    assert run(tasks, dead, clock) == Moved(moved=1)
+    assert run(tasks, dead, clock) == MoveCounts(moved=1)
     assert dead.count_documents({}) == 1
 
 
@@ -86,13 +88,13 @@ def test_a_move_that_stopped_after_the_insert_is_finished_by_the_next(
 ) -> None:
     add(tasks, [failed(now) for _ in range(3)])
     with monkeypatch.context() as patched:
-        patched.setattr(moving, "remove", _die)
+        patched.setattr(archive_writes, "delete_tasks", _die)
         with pytest.raises(KeyboardInterrupt):
             run(tasks, dead, clock)
     assert (tasks.count_documents({}), dead.count_documents({})) == (3, 3)
 
     clock.move(MINUTE)
-    assert run(tasks, dead, clock) == Moved(moved=3, repeated=3)
+    assert run(tasks, dead, clock) == MoveCounts(moved=3, repeated=3)
     assert (tasks.count_documents({}), dead.count_documents({})) == (0, 3)
     assert {stored(dead, raw["_id"])["dead_lettered_at"] for raw in dead.find({}, {"_id": 1})} == {now}
 
@@ -102,11 +104,11 @@ def test_a_document_that_is_full_loses_what_nobody_needs_and_is_moved_all_the_sa
 ) -> None:
     settings = {"priority": 7, "max_retries": 2, "timeout_sec": 600, "idempotency_key": "k", "settled_by": "t" * 32}
     full = failed(now, payload={"filler": ""}, **settings)
-    full["payload"]["filler"] = "x" * (MAX_DOCUMENT - len(bson.encode(full)))
+    full["payload"]["filler"] = "x" * (MAX_DOCUMENT_BYTES - len(bson.encode(full)))
     [task_id] = add(tasks, [full])
     of_its_error = fingerprint(name="noop", code="http_503", message="the receiver answered 503")
 
-    assert run(tasks, dead, clock) == Moved(moved=1)
+    assert run(tasks, dead, clock) == MoveCounts(moved=1)
 
     buried = stored(dead, {"task": task_id, "redrives": 0})
     assert buried["payload"] == full["payload"]
@@ -121,21 +123,21 @@ def test_what_cannot_be_stored_stays_with_a_reason_and_is_tried_again_later_each
     dead.database.command("collMod", DEAD_LETTERS, validator={"name": {"$ne": "barred"}})
     barred, *_ = add(tasks, [failed(now - MINUTE, name="barred"), *(failed(now) for _ in range(1200))])
 
-    assert run(tasks, dead, clock) == Moved(moved=1200, stuck=1)
+    assert run(tasks, dead, clock) == MoveCounts(moved=1200, stuck=1)
 
     waits = []
     for attempts in range(1, 12):
         task = stored(tasks, barred)
         assert (task["archive_attempts"], task["archive_error"]) == (attempts, "MongoDB refuses it (code 121)")
         waits.append(task["archive_retry_at"] - clock.at)
-        assert run(tasks, dead, clock) == Moved()
+        assert run(tasks, dead, clock) == MoveCounts()
         clock.at = task["archive_retry_at"]
-        assert run(tasks, dead, clock) == Moved(stuck=1)
+        assert run(tasks, dead, clock) == MoveCounts(stuck=1)
     assert waits == [min(timedelta(minutes=10) * 2**n, timedelta(days=1)) for n in range(11)]
 
     dead.database.command("collMod", DEAD_LETTERS, validator={})
     clock.move(timedelta(days=1))
-    assert run(tasks, dead, clock) == Moved(moved=1)
+    assert run(tasks, dead, clock) == MoveCounts(moved=1)
     assert (
         not {"archive_attempts", "archive_error", "archive_retry_at"}
         & stored(dead, {"task": barred, "redrives": 0}).keys()
@@ -149,10 +151,10 @@ def test_a_death_of_another_task_with_the_same_id_is_a_dead_letter_of_its_own(
         died = now + timedelta(days=day)
         add(tasks, [failed(died, _id="daily-report", created_at=died, payload={"day": day})])
         with monkeypatch.context() as patched:
-            patched.setattr(moving, "remove", _die)
+            patched.setattr(archive_writes, "delete_tasks", _die)
             with pytest.raises(KeyboardInterrupt):
                 run(tasks, dead, clock)
-        assert run(tasks, dead, clock) == Moved(moved=1, repeated=1)
+        assert run(tasks, dead, clock) == MoveCounts(moved=1, repeated=1)
 
     letters = [stored(dead, raw["_id"]) for raw in dead.find({}, {"_id": 1})]
     assert [(one["_id"]["redrives"], one["payload"]["day"]) for one in letters] == [(0, 0), (1, 1), (2, 2)]
@@ -162,20 +164,20 @@ def test_marks_that_somebody_left_on_a_task_are_none_of_its_letter(
     tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
 ) -> None:
     long_ago = now - timedelta(days=400)
-    [task_id] = add(tasks, [failed(now, **dict.fromkeys(MARKS, long_ago))])
+    [task_id] = add(tasks, [failed(now, **dict.fromkeys(MARK_FIELDS, long_ago))])
 
     run(tasks, dead, clock)
 
     buried = stored(dead, {"task": task_id, "redrives": 0})
     assert (buried["dead_lettered_at"], len(buried["fingerprint"])) == (now, 16)
-    assert not set(CHANGING) & buried.keys()
+    assert not set(CHANGING_FIELDS) & buried.keys()
     assert bytes(next(dead.find()).raw).count(b"dead_lettered_at") == 1
 
 
 def test_a_document_failed_by_hand_is_a_dead_letter_too(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
     add(tasks, [{"_id": 1, "status": "failed"}, {"_id": 2, "status": "failed", "error": "text", "redrives": "x"}])
 
-    assert run(tasks, dead, clock) == Moved(moved=2)
+    assert run(tasks, dead, clock) == MoveCounts(moved=2)
     assert {raw["reason"] for raw in dead.find()} == {"not_retryable"}
 
 
@@ -235,14 +237,14 @@ def test_what_has_a_new_life_when_it_would_be_deleted_stays(
     tasks: Tasks, dead: Tasks, clock: ManualClock, failed_before: dict[str, Any], meanwhile: dict[str, Any]
 ) -> None:
     add(tasks, [failed_before])
-    remove = moving.remove
+    remove = archive_writes.delete_tasks
 
     def late(tasks: Tasks, moved: Any) -> int:
         tasks.update_one({"_id": "a"}, {"$set": meanwhile})
         return remove(tasks, moved)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(moving, "remove", late)
+        patched.setattr(archive_writes, "delete_tasks", late)
         assert run(tasks, dead, clock).moved == 0
 
     assert meanwhile.items() <= stored(tasks, "a").items()
@@ -265,18 +267,18 @@ def test_a_task_stays_whose_letter_is_neither_stored_nor_found(
     add(tasks, [failed(now - MINUTE, _id="a")])
     run(tasks, dead, clock)
     add(tasks, [failed(now, _id="a")])
-    compared = comparing.compared
+    compared = archive_writes.find_duplicates
 
     def after_a_purge(dead: Tasks, letters: Any) -> Any:
         dead.delete_many({})
         return compared(dead, letters)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(moving, "compared", after_a_purge)
-        assert run(tasks, dead, clock) == Moved()
+        patched.setattr(archive_writes, "find_duplicates", after_a_purge)
+        assert run(tasks, dead, clock) == MoveCounts()
 
     assert (tasks.count_documents({}), dead.count_documents({})) == (1, 0)
-    assert run(tasks, dead, clock) == Moved(moved=1)
+    assert run(tasks, dead, clock) == MoveCounts(moved=1)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +292,7 @@ def test_letters_with_odd_ids_keep_no_other_back(
     add(dead, [failed(now - MINUTE) | {"_id": {"task": "a"} | rest} for rest in (odd, {"redrives": 0})])
     add(tasks, [failed(now, _id="a"), failed(now, _id="other")])
 
-    assert run(tasks, dead, clock) == Moved(moved=2)
+    assert run(tasks, dead, clock) == MoveCounts(moved=2)
     assert (tasks.count_documents({}), dead.count_documents({})) == (0, 4)
 
 
@@ -302,7 +304,7 @@ def test_a_task_with_text_that_is_no_utf8_among_its_times_is_moved(
     spoilt[spoilt.index(b"xxxx")] = 0xFF
     add(tasks, [RawBSONDocument(bytes(spoilt))])
 
-    assert run(tasks, dead, clock) == Moved(moved=1)
+    assert run(tasks, dead, clock) == MoveCounts(moved=1)
     assert (tasks.count_documents({}), dead.count_documents({})) == (0, 1)
 
 
@@ -311,7 +313,7 @@ def test_a_task_that_cannot_be_deleted_is_not_tried_for_ever(
 ) -> None:
     add(tasks, [failed(now)])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(moving, "remove", lambda _tasks, _moved: 0)
+        patched.setattr(archive_writes, "delete_tasks", lambda _tasks, _moved: 0)
         assert run(tasks, dead, clock).repeated == 0
         assert run(tasks, dead, clock).repeated <= 2
 
@@ -320,7 +322,7 @@ def test_a_task_that_cannot_be_deleted_is_not_tried_for_ever(
 def test_a_death_at_an_odd_time_is_known_again(tasks: Tasks, dead: Tasks, clock: ManualClock, odd: Any) -> None:
     add(tasks, [failed(clock.now(), finished_at=odd)])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(moving, "remove", _die)
+        patched.setattr(archive_writes, "delete_tasks", _die)
         with pytest.raises(KeyboardInterrupt):
             run(tasks, dead, clock)
 
@@ -333,11 +335,11 @@ def test_an_id_that_is_a_date_out_of_range_keeps_no_other_back(
 ) -> None:
     add(tasks, [failed(now, _id=DatetimeMS(2**62)), failed(now)])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(moving, "remove", _die)
+        patched.setattr(archive_writes, "delete_tasks", _die)
         with pytest.raises(KeyboardInterrupt):
             run(tasks, dead, clock)
 
-    assert run(tasks, dead, clock) == Moved(moved=2, repeated=2)
+    assert run(tasks, dead, clock) == MoveCounts(moved=2, repeated=2)
 
 
 def test_a_task_that_died_again_closes_the_letter_its_redrive_was_cut_short_of(
@@ -353,7 +355,7 @@ def test_a_task_that_died_again_closes_the_letter_its_redrive_was_cut_short_of(
         add(dead, [letter(now, _id=task_id, **marks)])
     add(tasks, [failed(now, _id="a", redrives=1), failed(now, _id="b", redrives=1, created_at=now - MINUTE)])
 
-    assert run(tasks, dead, clock) == Moved(moved=2)
+    assert run(tasks, dead, clock) == MoveCounts(moved=2)
 
     closed, of_another_life = (stored(dead, {"task": task_id, "redrives": 0}) for task_id in ("a", "b"))
     assert (closed["redriven_at"], closed.keys() & marks.keys()) == (now, set())
@@ -363,19 +365,18 @@ def test_a_task_that_died_again_closes_the_letter_its_redrive_was_cut_short_of(
 def test_a_move_holds_no_more_at_once_than_a_function_has_memory_for(
     tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(tasks, [failed(now, payload={"filler": "x" * 1000}) for _ in range(20)])
+    add(tasks, [failed(now, payload={"filler": "x" * (MAX_BATCH_BYTES // 3)}) for _ in range(5)])
     sizes = []
-    bury = moving.bury
+    bury = archive_writes.insert_dead_letters
 
     def noted(dead: Tasks, letters: Any) -> Any:
         sizes.append(len(letters))
         return bury(dead, letters)
 
-    monkeypatch.setattr(moving, "bury", noted)
-    monkeypatch.setattr(portions, "MAX_BYTES", 5000)
+    monkeypatch.setattr(archive_writes, "insert_dead_letters", noted)
 
-    assert run(tasks, dead, clock).moved == 20
-    assert max(sizes) <= 5
+    assert run(tasks, dead, clock).moved == 5
+    assert sizes == [3, 2]
 
 
 def _die(*_: Any) -> int:
@@ -391,6 +392,29 @@ def test_a_task_that_dies_twice_in_an_instant_keeps_its_second_letter_though_its
     dead.update_many({}, {"$set": {"redriven_at": now}})
     add(tasks, [failed(now, _id="a", redrives=1)])
 
-    assert run(tasks, dead, clock) == Moved(moved=1)
+    assert run(tasks, dead, clock) == MoveCounts(moved=1)
 
     assert [one["_id"]["redrives"] for one in all_of(dead) if "redriven_at" not in one] == [2]
+
+
+def test_a_task_that_dies_twice_in_an_instant_keeps_its_second_letter_though_its_number_was_taken_away(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    bury_tasks(dead, [failed(now, _id="a", settled_by="first lease")], at=now)
+    dead.update_many({}, {"$set": {"redriven_at": now}})
+    add(tasks, [failed(now, _id="a", redrives="many", settled_by="second lease")])  # edited by hand
+
+    assert run(tasks, dead, clock) == MoveCounts(moved=1)
+
+    assert [found["_id"]["redrives"] for found in all_of(dead) if "redriven_at" not in found] == [1]
+
+
+def test_a_document_put_by_hand_under_the_id_of_an_open_letter_is_a_failure_of_its_own(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
+) -> None:
+    bury_tasks(dead, [failed(now, _id="a", settled_by="a lease")], at=now)
+    add(tasks, [failed(now, _id="a")])  # in the same millisecond, and nothing of ours has settled it
+
+    assert run(tasks, dead, clock) == MoveCounts(moved=1)
+
+    assert [found["_id"]["redrives"] for found in all_of(dead)] == [0, 1]

@@ -12,10 +12,10 @@ from tests.builders import MINUTE, add, all_of, stored
 from tests.buried import bury, failed, letter, letters
 from tests.conftest import ManualClock
 from tests.faults import failing
-from tidemill.archive import ArchiveError, Archives, Report, archive
-from tidemill.dead_letters import keeping
+from tidemill.dead_letters.archive import ArchiveContext, ArchiveError, Report, archive
+from tidemill.dead_letters.archive_writes import RETENTION_BATCH_SIZE
 from tidemill.documents import DEAD_LETTERS
-from tidemill.store import Tasks, open_tasks
+from tidemill.store.connection import Tasks, open_tasks
 
 INTERRUPTED = 11601
 DAY = timedelta(days=1)
@@ -27,23 +27,23 @@ def bucket() -> dict[str, bytes]:
 
 
 @pytest.fixture
-def archives(mine: Tasks, clock: ManualClock, bucket: dict[str, bytes]) -> Archives:
+def archives(mine: Tasks, clock: ManualClock, bucket: dict[str, bytes]) -> ArchiveContext:
     """With a bucket that takes everything, and a client whose commands can be made to fail."""
-    return Archives(
+    return ArchiveContext(
         tasks=mine,
         dead=open_tasks(mine.database, DEAD_LETTERS),
         clock=clock,
-        forgotten_after=7 * DAY,
+        task_retention=7 * DAY,
         put=bucket.__setitem__,
     )
 
 
-def run(archives: Archives) -> Report:
+def run(archives: ArchiveContext) -> Report:
     return archive(archives, until=time.monotonic() + 60)
 
 
 def test_what_failed_is_moved_and_exported_in_one_run(
-    archives: Archives, tasks: Tasks, dead: Tasks, now: datetime, bucket: dict[str, bytes]
+    archives: ArchiveContext, tasks: Tasks, dead: Tasks, now: datetime, bucket: dict[str, bytes]
 ) -> None:
     add(tasks, [failed(now) for _ in range(3)])
 
@@ -63,7 +63,7 @@ def test_what_failed_is_moved_and_exported_in_one_run(
     ],
 )
 def test_a_step_that_fails_keeps_no_other_from_its_work(  # F57
-    archives: Archives, bucket: dict[str, bytes], command: str, moved: int, exported: int
+    archives: ArchiveContext, bucket: dict[str, bytes], command: str, moved: int, exported: int
 ) -> None:
     tasks, dead, now = archives.tasks, archives.dead, archives.clock.now()
     add(tasks, [failed(now)])
@@ -82,7 +82,7 @@ def test_a_step_that_fails_keeps_no_other_from_its_work(  # F57
 
 
 def test_without_a_bucket_nothing_is_exported_and_nothing_expires(
-    archives: Archives, tasks: Tasks, dead: Tasks, now: datetime
+    archives: ArchiveContext, tasks: Tasks, dead: Tasks, now: datetime
 ) -> None:
     add(tasks, [failed(now) for _ in range(3)])
 
@@ -92,7 +92,7 @@ def test_without_a_bucket_nothing_is_exported_and_nothing_expires(
 
 
 def test_unexported_letters_expire_where_the_deployment_says_so_counted_from_then_on(
-    archives: Archives, tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
+    archives: ArchiveContext, tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
 ) -> None:
     long_ago = now - 400 * DAY
     add(
@@ -114,18 +114,17 @@ def test_unexported_letters_expire_where_the_deployment_says_so_counted_from_the
     assert [raw["_id"]["task"] for raw in dead.find({"retain_from": {"$type": "date"}})] == ["exported"]
 
 
-def test_what_may_expire_is_marked_in_parts(
-    archives: Archives, dead: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keeping, "LIMIT", 2)
-    add(dead, [letter(now, _id=n) for n in range(5)])
+def test_what_may_expire_is_marked_in_parts(archives: ArchiveContext, dead: Tasks, now: datetime) -> None:
+    add(dead, [letter(now, _id=n) for n in range(RETENTION_BATCH_SIZE + 1)])
 
     run(replace(archives, put=None, expire_unexported=True))
 
-    assert dead.count_documents({"retain_from": now}) == 5
+    assert dead.count_documents({"retain_from": now}) == RETENTION_BATCH_SIZE + 1
 
 
-def test_a_run_whose_time_is_over_does_nothing(archives: Archives, tasks: Tasks, dead: Tasks, now: datetime) -> None:
+def test_a_run_whose_time_is_over_does_nothing(
+    archives: ArchiveContext, tasks: Tasks, dead: Tasks, now: datetime
+) -> None:
     add(tasks, [failed(now)])
     add(dead, [letter(now, _id="x")])
 
@@ -136,14 +135,14 @@ def test_a_run_whose_time_is_over_does_nothing(archives: Archives, tasks: Tasks,
 
 @pytest.mark.parametrize("expire", [True, False])
 def test_a_letter_that_mongodb_refuses_to_change_keeps_no_other_from_its_expiry(
-    archives: Archives, dead: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch, *, expire: bool
+    archives: ArchiveContext, dead: Tasks, now: datetime, *, expire: bool
 ) -> None:
-    monkeypatch.setattr(keeping, "LIMIT", 2)
-    bury(dead, letters(now, range(5), retain_from=None if expire else now))
+    every = range(RETENTION_BATCH_SIZE + 1)
+    bury(dead, letters(now, every, retain_from=None if expire else now))
     dead.update_one({"_id.task": 1}, {"$set": {"name": "barred"}})
     dead.database.command("collMod", DEAD_LETTERS, validator={"name": {"$ne": "barred"}})
 
     run(replace(archives, put=None, expire_unexported=expire))
 
     expiring = [one["_id"]["task"] for one in all_of(dead) if one.get("retain_from")]
-    assert expiring == ([0, 2, 3, 4] if expire else [1])
+    assert expiring == ([n for n in every if n != 1] if expire else [1])

@@ -12,14 +12,17 @@ from bson import Decimal128
 
 from tests.builders import add, document, lease, whole
 from tests.claimers import a_claimer, numbers, the_caps
+from tests.use_cases.at_work import Time
 from tests.use_cases.conftest import Bench
 from tidemill.documents import decode
-from tidemill.executor import loop
-from tidemill.executor.claimer import TRIES_OF_THE_BEATEN, TRIES_OF_THE_FIRST
-from tidemill.executor.life import Invocation
-from tidemill.executor.waiting import FIRST_PAUSE_SEC, pause_after
+from tidemill.executor import execution
+from tidemill.executor.claimer import CONTENDED_EXTRA_LOOKS, RETRIES_FIRST_EXTRA_LOOKS
+from tidemill.executor.idle import compute_pause
+from tidemill.executor.lifetime import Invocation
+from tidemill.executor.timing import TIMING, Timing
 from tidemill.settings import Settings
-from tidemill.store import Tasks, claims
+from tidemill.store import claims
+from tidemill.store.connection import Tasks
 
 SECOND = timedelta(seconds=1)
 
@@ -51,11 +54,11 @@ def test_an_execution_that_loses_its_first_races_goes_on(
 
     report = bench.execute()
 
-    assert report["done"] + report["missed"] == 500
-    assert report["missed"] > 16 * (times - 1)  # one that leapt to the end of the queue finds fewer than it has slots
+    assert report["done"] + report["contended_ids"] == 500
+    assert report["contended_ids"] > 16 * (times - 1)  # a skip to the end of the queue finds fewer than slots
 
 
-@pytest.mark.parametrize("times", [1, TRIES_OF_THE_BEATEN])
+@pytest.mark.parametrize("times", [1, CONTENDED_EXTRA_LOOKS])
 def test_a_claim_that_lost_all_looks_elsewhere_at_once(
     tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
@@ -63,19 +66,19 @@ def test_a_claim_that_lost_all_looks_elsewhere_at_once(
     beaten(monkeypatch, tasks, now, times=times)
     claimer = a_claimer(tasks)
 
-    held = claimer.claim(free=8, slots=8, now=now)
+    claimed = claimer.claim(free=8, slots=8, now=now)
 
-    assert (len(held), claimer.beaten) == (8, 0)
+    assert (len(claimed.tasks), claimed.contended) == (8, False)
 
 
 def test_a_claim_that_lost_all_everywhere_says_so(tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
     add(tasks, [document(now) for _ in range(600)])
-    beaten(monkeypatch, tasks, now, times=1 + TRIES_OF_THE_BEATEN)
+    beaten(monkeypatch, tasks, now, times=1 + CONTENDED_EXTRA_LOOKS)
     claimer = a_claimer(tasks)
 
-    held = claimer.claim(free=8, slots=8, now=now)
+    claimed = claimer.claim(free=8, slots=8, now=now)
 
-    assert (held, claimer.beaten) == ([], 1)
+    assert (claimed.tasks, claimed.contended) == ((), True)
 
 
 def test_whoever_lingers_and_is_beaten_to_it_looks_again_soon(
@@ -83,12 +86,17 @@ def test_whoever_lingers_and_is_beaten_to_it_looks_again_soon(
 ) -> None:
     bench.settings = Settings(linger=SECOND / 5)
     add(bench.tasks, [document(now) for _ in range(2_000)])
-    beaten(monkeypatch, bench.tasks, now, times=1 + TRIES_OF_THE_BEATEN)
-    pauses: list[float] = []
-    monkeypatch.setattr(Invocation, "pause", lambda _, seconds: pauses.append(seconds))
+    beaten(monkeypatch, bench.tasks, now, times=1 + CONTENDED_EXTRA_LOOKS)
+    time_of_test, pauses = Time(bench.clock), list[float]()
 
-    assert bench.execute(source="wake")["done"]
-    assert pauses[0] <= FIRST_PAUSE_SEC
+    def pause(_: Invocation, seconds: float) -> None:
+        pauses.append(seconds)
+        time_of_test.pass_(seconds)  # no other time passes, however busy the machine is
+
+    monkeypatch.setattr(Invocation, "pause", pause)
+
+    assert bench.execute(source="wake", monotonic=time_of_test)["done"]
+    assert pauses[0] <= TIMING.first_claim_pause_sec
 
 
 def test_one_with_work_in_hand_that_is_beaten_to_more_asks_again_soon(
@@ -96,17 +104,17 @@ def test_one_with_work_in_hand_that_is_beaten_to_more_asks_again_soon(
 ) -> None:
     let_go = threading.Event()
     bench.task("slow")(lambda _payload, _ctx: let_go.wait(20))
-    bench.task("first")(lambda _payload, _ctx: beaten(monkeypatch, bench.tasks, now, times=1 + TRIES_OF_THE_BEATEN))
+    bench.task("first")(lambda _payload, _ctx: beaten(monkeypatch, bench.tasks, now, times=1 + CONTENDED_EXTRA_LOOKS))
     bench.task("last")(lambda _payload, _ctx: let_go.set())
     names = [("slow", 9), ("first", 8), *[("noop", 0)] * 400, ("last", -1)]
     add(bench.tasks, [document(now, name=name, priority=priority) for name, priority in names])
     asked: list[int] = []
 
-    def pause(in_vain: int, *, draw: float) -> float:
+    def pause(in_vain: int, *, timing: Timing, draw: float) -> float:
         asked.append(in_vain)
-        return pause_after(in_vain, draw=draw)
+        return compute_pause(in_vain, timing=timing, draw=draw)
 
-    monkeypatch.setattr(loop, "pause_after", pause)
+    monkeypatch.setattr(execution, "compute_pause", pause)
 
     assert bench.execute(concurrency=2)["done"]
 
@@ -114,10 +122,10 @@ def test_one_with_work_in_hand_that_is_beaten_to_more_asks_again_soon(
 
 
 def test_pauses_grow_to_their_limit_and_never_beyond() -> None:
-    pauses = [pause_after(in_vain, draw=0.999999) for in_vain in (1, 2, 3, 4, 5, 6, 2000)]
+    pauses = [compute_pause(in_vain, timing=TIMING, draw=0.999999) for in_vain in (1, 2, 3, 4, 5, 6, 2000)]
 
     assert pauses == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5], rel=1e-3)
-    assert pause_after(3, draw=0) == 0.04
+    assert compute_pause(3, timing=TIMING, draw=0) == 0.04
 
 
 def test_an_execution_that_loses_every_race_comes_to_an_end(
@@ -127,7 +135,9 @@ def test_an_execution_that_loses_every_race_comes_to_an_end(
     add(bench.tasks, [document(now) for _ in range(3_000)])
     beaten(monkeypatch, bench.tasks, now, times=1_000)
 
-    assert bench.execute()["done"] == 0
+    report = bench.execute()
+
+    assert (report["done"], report.backlog) == (0, False), "those that were faster are there already"
 
 
 def test_a_lost_race_for_retries_starts_no_fresh_task_before_them(
@@ -139,7 +149,7 @@ def test_a_lost_race_for_retries_starts_no_fresh_task_before_them(
 
     claimer = a_claimer(tasks, selection="retries_first")
 
-    assert numbers(claimer.claim(free=8, slots=8, now=now)) == ["retry"] * 8
+    assert numbers(claimer.claim(free=8, slots=8, now=now).tasks) == ["retry"] * 8
 
 
 def test_while_others_are_quicker_with_the_retries_no_fresh_task_is_started(
@@ -147,11 +157,13 @@ def test_while_others_are_quicker_with_the_retries_no_fresh_task_is_started(
 ) -> None:
     add(tasks, [document(now, lane="retry", attempts=1) for _ in range(400)])
     add(tasks, [document(now) for _ in range(50)])
-    beaten(monkeypatch, tasks, now, times=1 + TRIES_OF_THE_FIRST)  # every look at the retries, and none at the fresh
+    beaten(
+        monkeypatch, tasks, now, times=1 + RETRIES_FIRST_EXTRA_LOOKS
+    )  # every look at the retries, and none at the fresh
 
     claimer = a_claimer(tasks, selection="retries_first")
 
-    held = whole(claimer.claim(free=8, slots=8, now=now))
+    held = whole(claimer.claim(free=8, slots=8, now=now).tasks)
 
     assert [task.lane for task in held] == ["retry"] * 8
 
@@ -167,7 +179,7 @@ def test_a_task_that_changed_its_lane_since_it_was_read_is_not_taken(
         return original(mine, ids, **options)
 
     monkeypatch.setattr(claims, "take", take)
-    held = a_claimer(tasks, selection="oldest_first").claim(free=2, slots=2, now=now)
+    held = a_claimer(tasks, selection="oldest_first").claim(free=2, slots=2, now=now).tasks
 
     assert len(held) == 1
 
@@ -221,9 +233,9 @@ def test_what_was_contested_an_earlier_time_keeps_no_fresh_task_waiting(tasks: T
     add(tasks, [document(now) for _ in range(4)])
     caps = the_caps(tasks)
     claimer = a_claimer(tasks, caps=caps, selection="retries_first", max_in_flight_retries=4)
-    first = whole(claimer.claim(free=4, slots=8, now=now))
-    caps.grant("default", 1, limit=4, now=now)  # one that was denied: the retries are left alone for a moment
+    first = whole(claimer.claim(free=4, slots=8, now=now).tasks)
+    caps.reserve("default", limit=4, now=now).grant(1)  # one that was denied: the retries are left alone for a moment
 
-    second = whole(claimer.claim(free=4, slots=8, in_hand=first, now=now))
+    second = whole(claimer.claim(free=4, slots=8, in_hand=first, now=now).tasks)
 
     assert [task.lane for task in (*first, *second)] == ["retry"] * 4 + ["fresh"] * 4

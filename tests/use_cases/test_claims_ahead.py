@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,11 +17,12 @@ from pymongo import MongoClient, monitoring
 from tests.builders import add, document, stored
 from tests.commands import Commands
 from tests.use_cases.conftest import BRISK, Bench
-from tidemill.executor import starting
-from tidemill.executor.pace import Pace
-from tidemill.store import lookups, open_tasks
+from tidemill.executor.timing import Timing
+from tidemill.store import tasks
+from tidemill.store.connection import open_tasks
 from tidemill.testing import Mongod
 
+SECOND = timedelta(seconds=1)
 SLOTS = 4
 
 
@@ -128,36 +129,43 @@ def test_what_waits_behind_slow_functions_is_given_back_to_others(bench: Bench, 
     assert report["done"] >= SLOTS
 
 
+@pytest.mark.parametrize("queues", [[], ["default"]])
 @pytest.mark.parametrize("slots", [1, 2])
 def test_what_was_left_to_others_and_nobody_took_is_run_before_it_leaves(
-    bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch, slots: int
+    bench: Bench, mongod: Mongod, now: datetime, slots: int, queues: list[str]
 ) -> None:
+    """With two slots the last claim finds nothing else, and its looks are from the head if the queues are given."""
+
     def are_done(count: int) -> Callable[[], bool]:
         return lambda: bench.tasks.count_documents({"status": "done"}) >= count
 
-    monkeypatch.setattr(Pace, "ahead", lambda *_, **__: 1)
+    bench.prefetch = 1
     let_go = [threading.Event() for _ in range(slots)]
     bench.task("slow")(lambda payload, _ctx: let_go[payload["n"]].wait(20))
     add(bench.tasks, [document(now, name="slow", priority=1, payload={"n": n}) for n in range(slots)])
     [behind] = add(bench.tasks, [document(now, payload={"n": "behind"})])
 
-    with ThreadPoolExecutor() as pool:
-        held = pool.submit(bench.execute, concurrency=slots)
+    commands = Commands()
+    with (
+        MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[commands]) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        held = pool.submit(bench.execute, tasks=open_tasks(client[bench.db.name]), concurrency=slots, queues=queues)
         eventually(lambda: stored(bench.tasks, behind)["status"] == "processing")
         eventually(lambda: stored(bench.tasks, behind)["status"] == "pending")
-        for count, event in enumerate(let_go, 1):
-            event.set()
-            eventually(are_done(count))
+        sent = len(commands.names)
+        let_go[0].set()
+        eventually(are_done(1))
+        if slots == 2:
+            eventually(lambda: commands.names[sent:].count("find") >= 2)  # one for each lane
+        let_go[-1].set()
         report = held.result()
 
     assert (report["done"], report["released"]) == (slots + 1, 1)
 
 
-def test_what_is_cancelled_while_it_waits_is_not_run(
-    bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(starting, "HOLD_SEC", 60.0)
-    monkeypatch.setattr(Pace, "ahead", lambda *_, **__: 4)
+def test_what_is_cancelled_while_it_waits_is_not_run(bench: Bench, now: datetime) -> None:
+    bench.prefetch, bench.timing = 4, Timing(slot_wait_sec=60.0)
     let_go = threading.Event()
     bench.task("slow")(lambda _payload, _ctx: let_go.wait(20))
     add(bench.tasks, [document(now, name="slow", priority=1)])
@@ -166,7 +174,7 @@ def test_what_is_cancelled_while_it_waits_is_not_run(
     with ThreadPoolExecutor() as pool:
         held = pool.submit(bench.execute, concurrency=1)
         eventually(lambda: stored(bench.tasks, waiting)["status"] == "processing")
-        lookups.cancel(bench.tasks, waiting, now=now)
+        tasks.cancel(bench.tasks, waiting, now=now)
         eventually(lambda: stored(bench.tasks, waiting)["status"] == "cancelled")
         let_go.set()
         report = held.result()
@@ -174,6 +182,43 @@ def test_what_is_cancelled_while_it_waits_is_not_run(
     assert (report["done"], report["cancelled"]) == (1, 1)
     assert bench.ran == [None]
     assert stored(bench.tasks, waiting)["attempts"] == 0
+
+
+@pytest.mark.parametrize(("cancelled", "other"), [(True, 1), (0, False), (float("nan"), 1.5), ({"a": 1}, {"a": True})])
+def test_a_cancellation_is_for_the_task_of_that_id_alone(
+    bench: Bench, now: datetime, cancelled: Any, other: Any
+) -> None:
+    """Python takes some of these ids for one another, and one does not equal itself. Two tasks run, and two wait."""
+    bench.prefetch, bench.timing = 4, Timing(slot_wait_sec=60.0)
+    let_go = threading.Event()
+    asked: list[Any] = []
+
+    @bench.task("slow")
+    def slow(payload: dict[str, Any], ctx: Any) -> None:
+        while not let_go.wait(0.01):
+            if ctx.cancelled():
+                asked.append(payload["n"])
+                let_go.wait(20)
+                raise RuntimeError("asked to stop")
+
+    running = {"cancelled": cancelled, "other": other}
+    waiting = {"cancelled": {"id": cancelled}, "other": {"id": other}}
+    for ids, fields in ((running, {"name": "slow", "priority": 1}), (waiting, {})):
+        for name, task_id in ids.items():  # each with a due time of its own
+            add(bench.tasks, [document(now := now - SECOND, _id=task_id, payload={"n": name}, **fields)])
+
+    with ThreadPoolExecutor() as pool:
+        held = pool.submit(bench.execute, concurrency=2)
+        eventually(lambda: len(bench.ran) == 2 and bench.tasks.count_documents({"status": "processing"}) == 4)
+        for ids in (running, waiting):
+            tasks.cancel(bench.tasks, ids["cancelled"], now=now)
+        eventually(lambda: asked and bench.tasks.count_documents({"status": "cancelled"}) == 1)
+        let_go.set()
+        report = held.result()
+
+    assert asked == ["cancelled"]
+    assert (report["done"], report["cancelled"]) == (2, 2)
+    assert {stored(bench.tasks, ids["other"])["status"] for ids in (running, waiting)} == {"done"}
 
 
 def test_without_a_thread_it_is_given_back_and_the_process_is_spent(
@@ -201,7 +246,7 @@ def test_without_a_thread_it_is_given_back_and_the_process_is_spent(
     assert (report.spent, report["leftovers"]) == (True, 0)
 
 
-def eventually(condition: Callable[[], bool]) -> None:
+def eventually(condition: Callable[[], object]) -> None:
     give_up = time.monotonic() + 15
     while not condition():
         assert time.monotonic() < give_up

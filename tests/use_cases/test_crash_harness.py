@@ -15,7 +15,9 @@ from pymongo import UpdateOne
 from tests.builders import document, lease
 from tests.conftest import T0
 from tests.crash_points import Crash, calls, crash, crash_if_reached, points, traced
-from tidemill.store import Tasks, claims, lookups
+from tidemill.store import claims
+from tidemill.store import tasks as store_tasks
+from tidemill.store.connection import Tasks
 
 BUCKET = "letters"
 
@@ -114,7 +116,7 @@ def test_it_is_told_from_where_in_tidemill_calls_are_made(tasks: Tasks) -> None:
 
     assert "store/claims.py:take" in trace.callers
     assert not any("lookups" in one for one in trace.callers)
-    assert "store/lookups.py:get" in traced(lambda tasks: lookups.get(tasks, "x"), tasks).callers
+    assert "store/tasks.py:get" in traced(lambda tasks: store_tasks.get(tasks, "x"), tasks).callers
 
 
 def test_a_process_also_dies_where_a_thread_of_its_own_makes_the_call(tasks: Tasks) -> None:

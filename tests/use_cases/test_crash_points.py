@@ -20,10 +20,8 @@ from tests.buried import failed, letter
 from tests.conftest import T0, ManualClock
 from tests.crash_points import Point, calls, crash, points
 from tests.use_cases.graveyard import Graveyard, opened
-from tidemill.archive import moving
-from tidemill.dead_letters.values import CHANGING, LetterId
-from tidemill.export import content
-from tidemill.export.keys import object_key_of
+from tidemill.dead_letters.documents import CHANGING_FIELDS, DeadLetterId
+from tidemill.dead_letters.export_format import encode_object, read_object_key
 
 DAY = timedelta(days=1)
 PAYLOAD = RawBSONDocument(bson.encode({"": {"$gt": "a.b"}, "big": 2**53 + 1, "one": 1.0, "bytes": b"\xff"}))
@@ -38,9 +36,8 @@ def graveyard(db: Database[Any], clock: ManualClock) -> Iterator[Graveyard]:
 
 
 def test_a_crash_anywhere_in_the_archive_loses_nothing_and_makes_nothing_twice(  # F55
-    graveyard: Graveyard, monkeypatch: pytest.MonkeyPatch
+    graveyard: Graveyard,
 ) -> None:
-    monkeypatch.setattr(moving, "BATCH", 3)
     now = graveyard.clock.now()
     add(graveyard.dead, [letter(now, _id=task, payload=PAYLOAD) for task in sorted(BACK)])
     for task in BACK:
@@ -58,7 +55,7 @@ def test_a_crash_anywhere_in_the_archive_loses_nothing_and_makes_nothing_twice( 
     )
     add(graveyard.dead, [letter(now, _id="moved by half"), letter(now - DAY, _id="lived before", payload=PAYLOAD)])
 
-    met = _crash_everywhere(replace(graveyard, put=None), back=BACK)
+    met = _crash_everywhere(replace(graveyard, put=None, batch_size=3), back=BACK)
 
     assert met >= {"insert tasks_dlq", "delete tasks", "insert tasks", "update tasks_dlq"}
 
@@ -103,7 +100,7 @@ def _crash_everywhere(graveyard: Graveyard, *, back: set[str]) -> set[str]:
 
 def _cut_short(graveyard: Graveyard, task: str, *, after: bool) -> None:
     def redrive(graveyard: Graveyard) -> None:
-        graveyard.redrive(ids=(LetterId(task=task, redrives=0),))
+        graveyard.redrive(ids=(DeadLetterId(task=task, redrives=0),))
 
     as_it_is = graveyard.holdings()
     number = calls(redrive, graveyard).index("insert tasks") + 1
@@ -112,8 +109,8 @@ def _cut_short(graveyard: Graveyard, task: str, *, after: bool) -> None:
 
 
 def _assert_exported_once(graveyard: Graveyard, point: Point) -> None:
-    unmarked = graveyard.dead.find({}, dict.fromkeys(CHANGING, 0))
-    objects = {object_key_of(raw): f'"{hashlib.md5(content(raw)).hexdigest()}"' for raw in unmarked}
+    unmarked = graveyard.dead.find({}, dict.fromkeys(CHANGING_FIELDS, 0))
+    objects = {read_object_key(raw): f'"{hashlib.md5(encode_object(raw)).hexdigest()}"' for raw in unmarked}
     assert graveyard.etags() == objects, point
 
 

@@ -21,7 +21,7 @@ from tests.chaos.invariants import broken
 from tests.conftest import ManualClock
 from tests.use_cases.conftest import Bench
 from tests.use_cases.graveyard import Graveyard, opened
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
 
 HOUR = timedelta(hours=1)
 LEASE = {"token": "t", "owner": "B", "expires_at": None}

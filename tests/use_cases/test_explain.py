@@ -19,14 +19,18 @@ from tests.use_cases.at_work import AtWork
 from tests.use_cases.conftest import Bench
 from tests.use_cases.fleet import Fleet
 from tidemill import Queue
-from tidemill.archive import move
-from tidemill.control import Holder, Seats, Service, change_queue, declare_types, hold, standing
+from tidemill.control.fleet import ExecutorSlots, Subscription, load_fleet_status
+from tidemill.control.queues import change_queue
+from tidemill.control.semaphores import PermitOwner, acquire
+from tidemill.control.task_types import declare_types
+from tidemill.dead_letters.archive import move_failed
 from tidemill.errors import NotDelayedError, TaskNotFoundError
-from tidemill.explaining import facts
-from tidemill.model import LANES, Lane, Malformed, Task, TaskId
-from tidemill.policies import QueueOptions
+from tidemill.explain import facts
+from tidemill.model import LANES, Lane, Malformed, QueueOptions, Task, TaskId
 from tidemill.registry import Registry
-from tidemill.store import Tasks, gauges, lookups
+from tidemill.store import counts as store_counts
+from tidemill.store import tasks
+from tidemill.store.connection import Tasks
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
@@ -50,7 +54,7 @@ def attend(bench: Bench) -> None:
 
 
 def sit(db: Database[Any], now: datetime, *, limit: int = 5) -> None:
-    assert Seats(db, limit=limit).take(Holder(owner="A", execution="A-1"), until=now + HOUR, now=now)
+    assert ExecutorSlots(db, limit=limit).acquire(PermitOwner(owner="A", execution="A-1"), until=now + HOUR, now=now)
 
 
 def codes(queue: Queue, task_id: TaskId) -> list[str]:
@@ -87,8 +91,8 @@ def test_each_is_behind_those_that_are_claimed_before_it(queue: Queue, bench: Be
 @pytest.mark.usefixtures("attended")
 def test_what_a_queue_chooses_is_told(queue: Queue, bench: Bench, now: datetime) -> None:
     change_queue(bench.db, "default", QueueOptions(paused=True, max_in_flight_retries=2), now=now)
-    holder = Holder(owner="B", execution="B-1")
-    hold(bench.db, "retries:default", holder, held=0, wanted=2, limit=2, until=now + HOUR, now=now)
+    holder = PermitOwner(owner="B", execution="B-1")
+    acquire(bench.db, "retries:default", holder, seq=1, held=0, wanted=2, limit=2, until=now + HOUR, now=now)
     [fresh, retry] = add(bench.tasks, [document(now), document(now, lane="retry", attempts=1)])
 
     assert codes(queue, fresh) == ["paused"]
@@ -138,7 +142,7 @@ def test_seats_that_are_all_taken_are_told(queue: Queue, bench: Bench, now: date
     sit(bench.db, now, limit=1)
     declare_types(bench.db, bench.registry, package="tasks", release="1", now=now)
 
-    assert codes(queue, task_id) == ["seats"]
+    assert codes(queue, task_id) == ["executor_slots"]
 
 
 def test_between_two_ticks_nobody_is_at_work_and_after_many_somebody_should_look(bench: Bench, now: datetime) -> None:
@@ -159,10 +163,10 @@ def test_of_those_that_go_first_only_the_due_ones_do(bench: Bench, now: datetime
     expected = {due: {"fresh": 0, "retry": 2}, early: {"fresh": 1, "retry": 2}}
 
     for task_id, counts in expected.items():
-        task = lookups.get(bench.tasks, task_id)
+        task = tasks.get(bench.tasks, task_id)
         assert isinstance(task, Task)
-        assert gauges.ahead_of(bench.tasks, task, now=now, in_order=("fresh",), first=("retry",)) == counts
-        assert gauges.ahead_of(bench.tasks, task, now=now, in_order=("fresh",)) == counts | {"retry": 0}
+        assert store_counts.count_ahead(bench.tasks, task, now=now, in_order=("fresh",), first=("retry",)) == counts
+        assert store_counts.count_ahead(bench.tasks, task, now=now, in_order=("fresh",)) == counts | {"retry": 0}
 
 
 def test_a_lane_that_is_no_text_is_in_nobodys_way(queue: Queue, bench: Bench, now: datetime) -> None:
@@ -230,7 +234,7 @@ def test_an_invocation_says_what_it_serves_and_how(bench: Bench) -> None:
 
     Fleet(bench=bench).come(source="tick", queues=["eu"], lanes=("retry",), selection="retries_first")
 
-    assert standing(bench.db, queue="eu", now=bench.clock.now()).came == Service(
+    assert load_fleet_status(bench.db, queue="eu", now=bench.clock.now()).last_request == Subscription(
         queues=("eu",), lanes=("retry",), asked="retries_first", selection="oldest_first", retry_share=0.7
     )
 
@@ -238,7 +242,7 @@ def test_an_invocation_says_what_it_serves_and_how(bench: Bench) -> None:
 def test_an_invocation_is_known_by_its_seat_alone(bench: Bench) -> None:
     Fleet(bench=bench).come(source="tick")
 
-    assert bench.db["control"].distinct("_id") == ["seats"]
+    assert set(bench.db["control"].distinct("_id")) == {"executor_slots", "tidemill"}
 
 
 def test_a_worker_says_that_it_is_there_no_more_often_than_it_extends_leases(mongod: Mongod, bench: Bench) -> None:
@@ -264,7 +268,7 @@ def test_a_worker_that_cannot_say_so_works_all_the_same(bench: Bench, now: datet
         report = at_work.ended()
 
     assert (report["done"], report["errors"]) == (3, 0)
-    assert db["control"].count_documents({}) == 0
+    assert db["control"].count_documents({"_id": {"$ne": "tidemill"}}) == 0
 
 
 # Whatever else became of it
@@ -296,7 +300,7 @@ def test_one_that_has_ended_says_so(queue: Queue, bench: Bench, now: datetime, s
 @pytest.mark.parametrize("task_id", [ObjectId("0" * 24), "by hand", 7])
 def test_a_dead_letter_is_found_where_it_is(bench: Bench, dead: Tasks, now: datetime, task_id: TaskId) -> None:
     add(bench.tasks, [document(now, _id=task_id, status="failed", reason="exhausted", finished_at=now)])
-    move(bench.tasks, dead, clock=bench.clock, until=1e12)
+    move_failed(bench.tasks, dead, clock=bench.clock, until=1e12)
 
     explanation = Queue(bench.db, clock=bench.clock).explain(task_id)
 
@@ -321,7 +325,7 @@ def test_a_task_that_comes_back_between_two_looks_is_found(
     def come_back(_dead: Tasks, _task_id: TaskId) -> None:
         add(bench.tasks, [redriven])
 
-    monkeypatch.setattr(facts, "latest", come_back)
+    monkeypatch.setattr(facts, "find_latest", come_back)
 
     assert codes(queue, redriven["_id"]) == ["ended"]
 

@@ -20,10 +20,13 @@ from tests.conftest import T0, ManualClock
 from tests.faults import failing
 from tests.shelves import TOO_LARGE, Shelf, run, tasks_put
 from tidemill import UnavailableError
-from tidemill.dead_letters import CHANGING, LetterId, exporting, portions
+from tidemill.dead_letters import export as dead_letters_export
+from tidemill.dead_letters.documents import CHANGING_FIELDS, DeadLetterId
+from tidemill.dead_letters.export import BATCH_SIZE, export
+from tidemill.dead_letters.export_format import ExportError, ExportResult, decode_object, format_object_key
+from tidemill.dead_letters.paging import MAX_BATCH_BYTES
 from tidemill.documents import DEAD_LETTERS
-from tidemill.export import Exported, ExportError, export, object_key, restored
-from tidemill.store import Tasks, open_tasks
+from tidemill.store.connection import Tasks, open_tasks
 
 DAY = timedelta(days=1)
 
@@ -39,12 +42,12 @@ def test_every_letter_becomes_an_object_and_is_marked(
     add(dead, letters(now, range(1200), payload={"at": now, "n": 1.0}))
     before = {key_of(raw): bytes(raw.raw) for raw in dead.find()}
 
-    assert run(dead, shelf, clock) == Exported(exported=1200)
+    assert run(dead, shelf, clock) == ExportResult(exported=1200)
 
     assert len(shelf.keys) == len(shelf.objects) == 1200
-    assert {key: bytes(restored(body).raw) for key, body in shelf.objects.items()} == before
+    assert {key: bytes(decode_object(body).raw) for key, body in shelf.objects.items()} == before
     assert dead.count_documents({"archived_at": now, "retain_from": now}) == 1200
-    assert run(dead, shelf, clock) == Exported()
+    assert run(dead, shelf, clock) == ExportResult()
 
 
 def key_of(raw: RawBSONDocument) -> str:
@@ -56,13 +59,13 @@ def test_the_oldest_letters_are_exported_first_and_no_more_than_were_asked_for(
 ) -> None:
     add(dead, reversed(letters(now, range(30))))
 
-    assert run(dead, shelf, clock, limit=7) == Exported(exported=7, left=23)
-    assert run(dead, shelf, clock, limit=7) == Exported(exported=7, left=16)
+    assert run(dead, shelf, clock, limit=7) == ExportResult(exported=7, left=23)
+    assert run(dead, shelf, clock, limit=7) == ExportResult(exported=7, left=16)
 
     assert (sorted(tasks_put(shelf)[:7]), sorted(tasks_put(shelf)[7:])) == ([*range(7)], [*range(7, 14)])
 
 
-@pytest.mark.parametrize("mark", CHANGING)
+@pytest.mark.parametrize("mark", CHANGING_FIELDS)
 def test_what_changes_of_a_letter_is_not_in_its_object(
     dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime, mark: str
 ) -> None:
@@ -73,7 +76,7 @@ def test_what_changes_of_a_letter_is_not_in_its_object(
     run(dead, shelf, clock)
 
     [body] = shelf.objects.values()
-    assert restored(body).raw == bson.encode(plain)
+    assert decode_object(body).raw == bson.encode(plain)
 
 
 def test_the_bytes_of_a_letter_are_those_of_its_object(
@@ -87,7 +90,7 @@ def test_the_bytes_of_a_letter_are_those_of_its_object(
     run(dead, shelf, clock)
 
     [body] = shelf.objects.values()
-    assert restored(body).raw == bytes(spoilt)
+    assert decode_object(body).raw == bytes(spoilt)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +104,8 @@ def test_the_bytes_of_a_letter_are_those_of_its_object(
 def test_a_letter_of_any_id_is_exported_once(dead: Tasks, shelf: Shelf, clock: ManualClock, letter_id: Any) -> None:
     add(dead, [{"_id": letter_id}])
 
-    assert run(dead, shelf, clock) == Exported(exported=1)
-    assert run(dead, shelf, clock) == Exported()
+    assert run(dead, shelf, clock) == ExportResult(exported=1)
+    assert run(dead, shelf, clock) == ExportResult()
 
     [key] = shelf.keys
     assert key.isascii()
@@ -115,7 +118,7 @@ def test_a_letter_whose_id_is_no_text_is_exported_once(dead: Tasks, shelf: Shelf
     ]
     add(dead, [RawBSONDocument(one) for one in ids])
 
-    assert run(dead, shelf, clock) == Exported(exported=2)
+    assert run(dead, shelf, clock) == ExportResult(exported=2)
     assert len(shelf.objects) == 2
 
 
@@ -124,9 +127,9 @@ def test_nothing_is_put_once_the_time_is_up(dead: Tasks, shelf: Shelf, clock: Ma
 
     done = export(dead, shelf.put, clock=clock, until=20, monotonic=lambda: len(shelf.keys), threads=1)
 
-    assert done == Exported(exported=20, left=80)
+    assert done == ExportResult(exported=20, left=80)
     assert len(shelf.keys) == 20
-    assert export(dead, shelf.put, clock=clock, until=0.0) == Exported(left=80)
+    assert export(dead, shelf.put, clock=clock, until=0.0) == ExportResult(left=80)
     assert len(shelf.keys) == 20
 
 
@@ -140,7 +143,7 @@ def test_an_export_that_stopped_between_put_and_mark_puts_the_same_again(
     assert (len(shelf.objects), dead.count_documents({"archived_at": None})) == (3, 3)
 
     clock.move(MINUTE)
-    assert run(through, shelf, clock) == Exported(exported=3)
+    assert run(through, shelf, clock) == ExportResult(exported=3)
     assert (len(shelf.objects), len(shelf.keys)) == (3, 6)
 
 
@@ -158,12 +161,14 @@ def test_a_letter_that_took_the_place_of_another_meanwhile_is_exported_itself(
         shelf.put(key, body)
 
     shelf.always = error
-    assert export(dead, put, clock=clock, until=time.monotonic() + 60) == Exported(left=1)
+    assert export(dead, put, clock=clock, until=time.monotonic() + 60) == ExportResult(left=1)
     assert stored(dead, first["_id"]) == second
 
     shelf.always = None
-    assert run(dead, shelf, clock) == Exported(exported=1)
-    assert restored(shelf.objects[object_key(LetterId(task=0, redrives=0), now + DAY)]).raw == bson.encode(second)
+    assert run(dead, shelf, clock) == ExportResult(exported=1)
+    assert decode_object(
+        shelf.objects[format_object_key(DeadLetterId(task=0, redrives=0), now + DAY)]
+    ).raw == bson.encode(second)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +183,7 @@ def test_a_letter_of_any_day_is_marked_at_once(
     add(dead, [{"_id": 1, "dead_lettered_at": died_at}])
     shelf.always = error
 
-    assert run(dead, shelf, clock) == (Exported(refused=1, left=1) if error else Exported(exported=1))
+    assert run(dead, shelf, clock) == (ExportResult(refused=1, left=1) if error else ExportResult(exported=1))
 
 
 def test_an_export_that_is_interrupted_puts_nothing_more(
@@ -196,7 +201,7 @@ def test_an_export_that_is_interrupted_puts_nothing_more(
 
     assert dead.count_documents({"archived_at": None}) == 300
     assert len(shelf.keys) == 50
-    assert run(dead, shelf, clock) == Exported(exported=300)
+    assert run(dead, shelf, clock) == ExportResult(exported=300)
     assert (len(shelf.objects), len(shelf.keys)) == (300, 350)
 
 
@@ -214,31 +219,29 @@ def test_two_exporters_at_once_make_one_object_a_letter(
 
 @pytest.fixture
 def unmarkable(dead: Tasks) -> Iterator[None]:
-    """The first letter cannot be marked, as one that is as large as it may be already."""
-    may_be_marked = {"$or": [{"_id.task": {"$ne": 0}}, {"archived_at": {"$exists": False}}]}
+    """Letters of a whole batch cannot be marked, as one that is as large as it may be already."""
+    may_be_marked = {"$or": [{"_id.task": {"$gte": BATCH_SIZE}}, {"archived_at": {"$exists": False}}]}
     dead.database.command("collMod", dead.name, validator=may_be_marked)
     yield
     dead.database.command("collMod", dead.name, validator={})
 
 
 @pytest.mark.usefixtures("unmarkable")
-def test_a_letter_that_cannot_be_marked_keeps_no_other_back(
-    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime, monkeypatch: pytest.MonkeyPatch
+def test_letters_that_cannot_be_marked_keep_no_other_back(
+    dead: Tasks, shelf: Shelf, clock: ManualClock, now: datetime
 ) -> None:
-    monkeypatch.setattr(portions, "MAX_BYTES", 1)  # it comes alone
-    add(dead, letters(now, range(4)))
+    add(dead, letters(now, range(BATCH_SIZE + 3)))
 
-    assert run(dead, shelf, clock) == Exported(exported=3, left=1)
-    assert sorted(tasks_put(shelf)) == [0, 0, 1, 2, 3]
+    assert run(dead, shelf, clock) == ExportResult(exported=3, left=BATCH_SIZE)
+    assert sorted(tasks_put(shelf)) == sorted([*range(BATCH_SIZE), *range(BATCH_SIZE + 3)])
 
 
-def test_large_letters_are_not_all_held_at_once(dead: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portions, "MAX_BYTES", 16_000)
-    add(dead, letters(now, range(12), payload={"filler": "x" * 3000}))
+def test_large_letters_are_not_all_held_at_once(dead: Tasks, now: datetime) -> None:
+    add(dead, letters(now, range(5), payload={"filler": "x" * (MAX_BATCH_BYTES // 3)}))
 
-    held = exporting.unexported(dead, limit=100, batch=10, now=now)
+    held = dead_letters_export.find_unexported(dead, limit=100, batch=10, now=now)
 
-    assert [len(one) for one in held] == [5, 5, 2]
+    assert [len(one) for one in held] == [3, 2]
 
 
 def test_a_letter_that_may_expire_unexported_is_exported_all_the_same(
@@ -246,5 +249,5 @@ def test_a_letter_that_may_expire_unexported_is_exported_all_the_same(
 ) -> None:
     add(dead, [one | {"retain_from": now - DAY} for one in letters(now, range(2))])
 
-    assert run(dead, shelf, clock) == Exported(exported=2)
+    assert run(dead, shelf, clock) == ExportResult(exported=2)
     assert dead.count_documents({"archived_at": now, "retain_from": now}) == 2

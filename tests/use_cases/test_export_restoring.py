@@ -14,10 +14,10 @@ from tests.builders import MINUTE, add, document, stored
 from tests.conftest import ManualClock
 from tests.unit.make import raw
 from tidemill import TidemillError
-from tidemill.dead_letters import LetterId
-from tidemill.dead_letters.letters import dead_letter
-from tidemill.export import content, export, restore
-from tidemill.store import Tasks
+from tidemill.dead_letters.documents import DeadLetterId, build_dead_letter
+from tidemill.dead_letters.export import export
+from tidemill.dead_letters.export_format import encode_object, restore
+from tidemill.store.connection import Tasks
 
 MARKS = {"archived_at": 0, "retain_from": 0}
 
@@ -35,7 +35,7 @@ def test_a_task_that_died_was_exported_and_expired_is_restored_byte_for_byte(
         "at": now, "bytes": b"\x00\xff", "big": 2**53 + 1, "float": 1.0, "id": ObjectId(), "money": Decimal128("1.10"),
         "pattern": Regex("a.*", "i"), "user.email": "a", "$gt": "", "": {"$date": "x"},
     }  # fmt: skip
-    before = dead_letter(raw(document(now, status="failed", finished_at=now, payload=payload)), now=now)
+    before = build_dead_letter(raw(document(now, status="failed", finished_at=now, payload=payload)), now=now)
     add(dead, [before])
     [body] = exported(dead, clock)
     dead.delete_many({})
@@ -62,11 +62,11 @@ def test_a_letter_that_is_there_is_left_as_it_is(dead: Tasks, clock: ManualClock
     assert list(dead.find()) == [before]
 
     dead.delete_many({})
-    assert restore(dead, body, now=now + MINUTE) == LetterId(task="a", redrives=2)
+    assert restore(dead, body, now=now + MINUTE) == DeadLetterId(task="a", redrives=2)
     assert "redriven_at" not in stored(dead, letter["_id"])
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", content(raw({"a": 1}))])
+@pytest.mark.parametrize("body", [b"", b"{}", encode_object(raw({"a": 1}))])
 def test_what_is_no_exported_letter_is_not_stored(dead: Tasks, now: datetime, body: bytes) -> None:
     with pytest.raises(TidemillError):
         restore(dead, body, now=now)
@@ -78,5 +78,5 @@ def test_a_letter_as_large_as_a_document_can_be_is_restored(dead: Tasks, now: da
     letter: dict[str, Any] = {"_id": {"task": "a", "redrives": 0}, "payload": {"filler": ""}}
     letter["payload"]["filler"] = "x" * (16 * 1024 * 1024 - len(bson.encode(letter)))
 
-    assert restore(dead, content(raw(letter)), now=now) == LetterId(task="a", redrives=0)
+    assert restore(dead, encode_object(raw(letter)), now=now) == DeadLetterId(task="a", redrives=0)
     assert dead.find_one({}) == raw(letter)

@@ -14,10 +14,10 @@ from tests.buried import letters
 from tests.commands import Commands
 from tests.conftest import ManualClock
 from tests.shelves import DOWN, REFUSED, TOO_LARGE, Shelf, run, tasks_put
+from tidemill.dead_letters.export import Uploader, export
+from tidemill.dead_letters.export_format import ExportError, ExportResult
 from tidemill.documents import DEAD_LETTERS
-from tidemill.export import Exported, ExportError, export
-from tidemill.export.putting import Putter
-from tidemill.store import Tasks, open_tasks
+from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 DAY = timedelta(days=1)
@@ -34,8 +34,8 @@ def test_a_letter_that_s3_refuses_keeps_no_other_back_and_is_tried_less_and_less
     add(dead, letters(now, range(10)))
     shelf.refused = lambda key: TOO_LARGE if "/7-" in key else None
 
-    assert run(dead, shelf, clock) == Exported(exported=9, refused=1, left=1)
-    assert run(dead, shelf, clock) == Exported(left=1)
+    assert run(dead, shelf, clock) == ExportResult(exported=9, refused=1, left=1)
+    assert run(dead, shelf, clock) == ExportResult(left=1)
 
     found = stored(dead, {"task": 7, "redrives": 0})
     assert (found["export_attempts"], found["export_error"]) == (1, "EntityTooLarge")
@@ -44,7 +44,7 @@ def test_a_letter_that_s3_refuses_keeps_no_other_back_and_is_tried_less_and_less
     waits = []
     for _ in range(10):
         clock.at = stored(dead, {"task": 7, "redrives": 0})["export_retry_at"]
-        assert run(dead, shelf, clock) == Exported(refused=1, left=1)
+        assert run(dead, shelf, clock) == ExportResult(refused=1, left=1)
         waits.append((stored(dead, {"task": 7, "redrives": 0})["export_retry_at"] - clock.at) / MINUTE)
     assert waits == [20, 40, 80, 160, 320, 640, 1280, 1440, 1440, 1440]
 
@@ -59,7 +59,7 @@ def test_a_letter_that_was_refused_is_exported_once_it_can_be(
     shelf.always = None
     clock.move(DAY)
 
-    assert run(dead, shelf, clock) == Exported(exported=1)
+    assert run(dead, shelf, clock) == ExportResult(exported=1)
     assert not stored(dead, {"task": 0, "redrives": 0}).keys() & {"export_attempts", "export_error", "export_retry_at"}
 
 
@@ -72,12 +72,12 @@ def test_a_bucket_that_is_away_is_given_up_soon_and_the_letters_are_as_they_were
 
     done = run(dead, shelf, clock)
 
-    assert done == Exported(failed=len(shelf.keys), left=400, trouble="AccessDenied")
+    assert done == ExportResult(failed=len(shelf.keys), left=400, last_error="AccessDenied")
     assert len(shelf.keys) < 3 * 16
     assert list(dead.find().sort("_id")) == before
 
     shelf.always = None
-    assert run(dead, shelf, clock) == Exported(exported=400)
+    assert run(dead, shelf, clock) == ExportResult(exported=400)
 
 
 @pytest.mark.parametrize(("trouble", "finds"), [(DOWN, 1), (REFUSED, 2)], ids=["busy", "in any word"])
@@ -102,10 +102,10 @@ def test_what_was_put_before_the_bucket_went_away_is_marked(
 
     done = run(dead, shelf, clock)
 
-    assert done == Exported(exported=40, failed=len(shelf.keys) - 40, left=60, trouble="InternalError")
+    assert done == ExportResult(exported=40, failed=len(shelf.keys) - 40, left=60, last_error="InternalError")
 
     shelf.refused = lambda _: None
-    assert run(dead, shelf, clock) == Exported(exported=60)
+    assert run(dead, shelf, clock) == ExportResult(exported=60)
     assert len(shelf.objects) == 100
 
 
@@ -115,7 +115,7 @@ def test_a_bucket_that_fails_now_and_then_is_not_given_up(
     add(dead, letters(now, range(300)))
     shelf.refused = lambda _: DOWN if len(shelf.keys) % 3 == 0 else None
 
-    assert run(dead, shelf, clock) == Exported(exported=300, failed=149)
+    assert run(dead, shelf, clock) == ExportResult(exported=300, failed=149)
 
 
 @pytest.mark.parametrize("options", [{}, {"limit": 40}], ids=["all", "as many as there are"])
@@ -125,7 +125,7 @@ def test_a_failure_that_passes_is_counted_and_no_trouble(
     add(dead, letters(now, range(40)))
     shelf.refused = lambda _: DOWN if len(shelf.keys) == 1 else None
 
-    assert run(dead, shelf, clock, **options) == Exported(exported=40, failed=1)
+    assert run(dead, shelf, clock, **options) == ExportResult(exported=40, failed=1)
 
 
 def test_a_failure_that_passes_is_not_why_a_letter_is_left_that_was_refused(
@@ -136,7 +136,7 @@ def test_a_failure_that_passes_is_not_why_a_letter_is_left_that_was_refused(
         TOO_LARGE if "/7-" in key else DOWN if "/3-" in key and tasks_put(shelf).count(3) == 1 else None
     )
 
-    assert run(dead, shelf, clock) == Exported(exported=9, refused=1, failed=1, left=1)
+    assert run(dead, shelf, clock) == ExportResult(exported=9, refused=1, failed=1, left=1)
 
 
 def test_a_failure_is_why_letters_are_left_where_there_was_no_time_for_another_try(
@@ -147,7 +147,7 @@ def test_a_failure_is_why_letters_are_left_where_there_was_no_time_for_another_t
 
     done = export(dead, shelf.put, clock=clock, until=10, monotonic=lambda: len(shelf.keys), threads=2)
 
-    assert done == Exported(exported=9, failed=1, left=1, trouble="InternalError")
+    assert done == ExportResult(exported=9, failed=1, left=1, last_error="InternalError")
 
 
 def test_a_failure_is_no_trouble_where_another_export_has_done_the_work(
@@ -159,7 +159,7 @@ def test_a_failure_is_no_trouble_where_another_export_has_done_the_work(
         run(dead, shelf, clock)
         raise DOWN
 
-    assert export(dead, put, clock=clock, until=time.monotonic() + 60) == Exported(failed=1)
+    assert export(dead, put, clock=clock, until=time.monotonic() + 60) == ExportResult(failed=1)
 
 
 def test_a_letter_that_only_fails_with_others_errors_does_not_keep_a_run_busy(
@@ -168,7 +168,7 @@ def test_a_letter_that_only_fails_with_others_errors_does_not_keep_a_run_busy(
     add(dead, letters(now, range(5)))
     shelf.refused = lambda key: DOWN if "/3-" in key else None
 
-    assert run(dead, shelf, clock) == Exported(exported=4, failed=2, left=1, trouble="InternalError")
+    assert run(dead, shelf, clock) == ExportResult(exported=4, failed=2, left=1, last_error="InternalError")
     assert tasks_put(shelf).count(3) == 2
 
 
@@ -194,7 +194,7 @@ def test_no_letter_is_blamed_where_the_bucket_is_busy(
 
     done = run(dead, shelf, clock)
 
-    assert (done.refused, done.trouble) == (0, "SlowDown")
+    assert (done.refused, done.last_error) == (0, "SlowDown")
     assert dead.count_documents({"export_attempts": {"$exists": True}}) == 0
 
 
@@ -203,11 +203,11 @@ def test_a_letter_that_fails_twice_in_a_row_is_blamed_once(dead: Tasks, shelf: S
     shelf.always = REFUSED
     [raw] = dead.find()
 
-    with Putter(shelf.put, threads=2, until=time.monotonic() + 60, monotonic=time.monotonic).open() as putter:
+    with Uploader(shelf.put, threads=2, until=time.monotonic() + 60, monotonic=time.monotonic).open() as putter:
         putter.all([raw])
         putter.all([raw])
-        assert putter.is_in_doubt
-        assert len(putter.take_failed()) == 1
+        assert putter.is_circuit_open
+        assert len(putter.reset_circuit()) == 1
 
 
 def test_what_was_refused_in_any_word_is_put_off_once_others_went_through(
@@ -216,7 +216,7 @@ def test_what_was_refused_in_any_word_is_put_off_once_others_went_through(
     add(dead, letters(now, range(10)))
     shelf.refused = lambda key: REFUSED if "/0-" in key or "/1-" in key else None
 
-    assert run(dead, shelf, clock, threads=1) == Exported(exported=8, refused=2, failed=2, left=2)
+    assert run(dead, shelf, clock, threads=1) == ExportResult(exported=8, refused=2, failed=2, left=2)
 
     assert tasks_put(shelf) == [0, 9, 1, 8, *range(2, 8)]
     for n in (0, 1):
@@ -233,4 +233,4 @@ def test_no_more_are_exported_than_were_asked_for_where_others_are_tried(
 
     done = run(dead, shelf, clock, threads=1, limit=3)
 
-    assert done == Exported(exported=2, refused=1, failed=1, left=28)
+    assert done == ExportResult(exported=2, refused=1, failed=1, left=28)

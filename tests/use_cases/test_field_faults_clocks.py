@@ -16,7 +16,7 @@ from tests.use_cases.conftest import Bench
 from tests.use_cases.containers import Container
 from tidemill import Queue
 from tidemill.clock import ServerClock
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)

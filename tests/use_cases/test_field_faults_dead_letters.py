@@ -21,11 +21,11 @@ from tests.conftest import ManualClock
 from tests.crash_points import calls, crash
 from tests.faults import failing
 from tests.use_cases.graveyard import BUCKET, Graveyard, opened
-from tidemill.archive import ArchiveError, Moved, move, moving
-from tidemill.dead_letters import CHANGING
+from tidemill.dead_letters.archive import ArchiveError, MoveCounts, move_failed
+from tidemill.dead_letters.documents import CHANGING_FIELDS
+from tidemill.dead_letters.export_format import ExportError, encode_object, restore
 from tidemill.documents import DEAD_LETTERS
-from tidemill.export import ExportError, content, restore
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
 
 DAY = timedelta(days=1)
 INTERRUPTED = 11601
@@ -40,9 +40,9 @@ def graveyard(db: Database[Any], clock: ManualClock) -> Iterator[Graveyard]:
 @pytest.mark.parametrize("call", ["insert tasks_dlq", "delete tasks", "PutObject", "update tasks_dlq"])
 @pytest.mark.parametrize("side", ["before", "after"])
 def test_what_a_crash_left_is_finished_once_by_two_archivers_at_once(  # F55
-    graveyard: Graveyard, monkeypatch: pytest.MonkeyPatch, call: str, side: str
+    graveyard: Graveyard, call: str, side: str
 ) -> None:
-    monkeypatch.setattr(moving, "BATCH", 5)
+    graveyard = replace(graveyard, batch_size=5)
     add(graveyard.tasks, [failed(graveyard.clock.now(), _id=n) for n in range(12)])
     as_it_was = graveyard.holdings()
     number = calls(Graveyard.archive, graveyard).index(call) + 1
@@ -58,14 +58,11 @@ def test_what_a_crash_left_is_finished_once_by_two_archivers_at_once(  # F55
     assert sorted(raw["_id"]["task"] for raw in graveyard.objects().values()) == list(range(12))
 
 
-def test_two_archivers_share_the_work(  # F55
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(moving, "BATCH", 100)
+def test_two_archivers_share_the_work(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:  # F55
     add(tasks, [failed(clock.now() + n * MINUTE) for n in range(1500)])
 
-    def run(_: int) -> Moved:
-        return move(tasks, dead, clock=clock, until=time.monotonic() + 60)
+    def run(_: int) -> MoveCounts:
+        return move_failed(tasks, dead, clock=clock, until=time.monotonic() + 60, batch_size=100)
 
     with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(run, range(2)))
@@ -104,7 +101,7 @@ def test_a_bucket_that_is_away_holds_up_neither_the_move_nor_a_redrive(graveyard
     add(graveyard.tasks, [failed(graveyard.clock.now(), _id=n) for n in range(3)])
 
     report = replace(graveyard, put=refuse).archive()
-    assert (report.moved, report.exported, report.unexported, report.export_trouble) == (3, 0, 3, code)
+    assert (report.moved, report.exported, report.unexported, report.export_error) == (3, 0, 3, code)
     graveyard.clock.move(MINUTE)
     assert graveyard.redrive(limit=1).redriven == 1
 
@@ -128,13 +125,13 @@ def test_a_letter_comes_back_from_the_bucket_alone_with_the_bytes_that_were_enqu
     encoded = bson.encode(payload)
     [task_id] = add(graveyard.tasks, [failed(now, payload=payload)])
     graveyard.archive()
-    [buried] = graveyard.dead.find({}, dict.fromkeys(CHANGING, 0))
+    [buried] = graveyard.dead.find({}, dict.fromkeys(CHANGING_FIELDS, 0))
     [copy] = graveyard.objects().values()
     assert bytes(copy.raw) == bytes(buried.raw)
 
     graveyard.dead.delete_many({})
     graveyard.clock.move(MINUTE)
-    restore(graveyard.dead, content(copy), now=graveyard.clock.now())
+    restore(graveyard.dead, encode_object(copy), now=graveyard.clock.now())
     graveyard.redrive_all()
 
     [back] = graveyard.tasks.find({"_id": task_id})

@@ -17,11 +17,13 @@ from tests.claimers import a_claimer
 from tests.use_cases.conftest import LIFE, Bench
 from tests.use_cases.containers import Container
 from tidemill import Fail
-from tidemill.archive import move
-from tidemill.executor import Report
+from tidemill.dead_letters.archive import move_failed
+from tidemill.executor.claimer import ClaimResult
+from tidemill.executor.report import Report
 from tidemill.model import Succeeded
-from tidemill.settlement import Settlement
-from tidemill.store import Tasks, lookups, open_tasks, settles
+from tidemill.store import settle, tasks
+from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.outcomes import Settlement
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
@@ -68,7 +70,7 @@ def test_a_worker_that_lost_its_lease_changes_nothing_and_counts_no_success(  # 
     assert (reports[0]["lost"], reports[0]["done"]) == (0, 1)
     counted = list(bench.db["queue_stats"].find())
     assert [sum(one.get(name, 0) for one in counted) for name in ("done", "failed", "retried")] == [1, 0, 0]
-    assert move(bench.tasks, dead, clock=bench.clock, until=1e12).moved == 0
+    assert move_failed(bench.tasks, dead, clock=bench.clock, until=1e12).moved == 0
 
 
 def test_a_function_may_run_until_its_invocation_ends(bench: Bench, now: datetime) -> None:  # F04
@@ -95,9 +97,7 @@ def test_the_next_invocation_of_a_container_owns_nothing_of_the_last_one(  # F05
 ) -> None:
     ids = add(bench.tasks, [document(now, payload={"n": n}) for n in range(10)])
     held = whole(claim(bench.tasks, now, owner="r-1").tasks)  # and then it raised, or was killed
-    settles.settle(
-        bench.tasks, [Settlement(task=task, outcome=Succeeded(result="first")) for task in held[:5]], now=now
-    )
+    settle.settle(bench.tasks, [Settlement(task=task, outcome=Succeeded(result="first")) for task in held[:5]], now=now)
 
     for _ in range(2):
         assert bench.execute(owner=owner)["claimed"] == 0
@@ -182,7 +182,7 @@ def test_a_task_that_was_cancelled_by_force_while_it_ran_stays_cancelled(  # F08
 ) -> None:
     @bench.task("cancelled")
     def cancelled(_payload: dict[str, Any], ctx: Any) -> dict[str, str]:
-        lookups.cancel(bench.tasks, ctx.task_id, now=now, force=True)
+        tasks.cancel(bench.tasks, ctx.task_id, now=now, force=True)
         return ends("A")
 
     [task_id] = add(bench.tasks, [document(now, name="cancelled")])
@@ -219,9 +219,10 @@ def test_many_that_claim_one_by_one_take_each_task_once(  # F11
         taken: list[Any] = []
         with MongoClient[dict[str, Any]](mongod.uri) as client:
             claimer = a_claimer(open_tasks(client[db.name]), owner=str(owner))
-            while not claimer.was_thorough or not taken:
-                held = claimer.claim(free=1, slots=1, now=now, final=True)
-                taken += [one.id for one in held]
+            claimed = ClaimResult()
+            while not claimed.exhausted or not taken:
+                claimed = claimer.claim(free=1, slots=1, now=now, thorough=True)
+                taken += [task.id for task in claimed.tasks]
         return taken
 
     with ThreadPoolExecutor(8) as pool:
@@ -233,7 +234,7 @@ def test_many_that_claim_one_by_one_take_each_task_once(  # F11
 def test_what_others_left_behind_in_their_documents_stops_nobody(bench: Bench, now: datetime) -> None:  # F14
     ages_ago = now - timedelta(days=30)
     holds = [{"owner": "gone", "execution": "e", "n": 99, "until": ages_ago}]
-    bench.db["control"].insert_many([{"_id": name, "holds": holds} for name in ("seats", "retries:default")])
+    bench.db["control"].insert_many([{"_id": name, "holds": holds} for name in ("executor_slots", "retries:default")])
     bench.db["queues"].insert_one({"_id": "default", "max_in_flight_retries": 1})
     held = lease(ages_ago, owner="gone")
     over = {"token": held.token, "owner": held.owner, "expires_at": held.expires_at}

@@ -23,12 +23,15 @@ from tests.unit.make import eventually
 from tests.use_cases.conftest import Bench
 from tests.use_cases.containers import Container
 from tidemill import Fail, Queue, Retry, indexes
-from tidemill.archive import move
+from tidemill.admin.api import OPERATIONS, operate, read_operation
+from tidemill.admin.context import AdminContext
+from tidemill.dead_letters.archive import move_failed
 from tidemill.documents import DEAD_LETTERS
-from tidemill.operations import OPERATIONS, Desk, operate, read
-from tidemill.retry import DEFAULT
+from tidemill.policy.retry import DEFAULT
 from tidemill.settings import Settings
-from tidemill.store import Tasks, lookups, open_tasks
+from tidemill.store import tasks
+from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.mark import require_mark
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
@@ -72,7 +75,7 @@ def test_only_what_has_ended_well_is_marked_to_be_removed(bench: Bench, dead: Ta
     def ends_as(payload: dict[str, Any], ctx: Any) -> None:
         how = payload["how"]
         if how == "cancelled":
-            lookups.cancel(bench.tasks, ctx.task_id, now=now)
+            tasks.cancel(bench.tasks, ctx.task_id, now=now)
         if how != "done":
             raise {"failed": Fail, "retried": Retry, "cancelled": Retry}[how]
 
@@ -86,7 +89,7 @@ def test_only_what_has_ended_well_is_marked_to_be_removed(bench: Bench, dead: Ta
 
     marked = {one["status"] for one in bench.db["tasks"].find({"retain_from": {"$exists": True}})}
     assert marked == {"done", "cancelled"}
-    assert move(bench.tasks, dead, clock=bench.clock, until=1e12).moved == 3
+    assert move_failed(bench.tasks, dead, clock=bench.clock, until=1e12).moved == 3
     assert dead.count_documents({"retain_from": {"$exists": True}}) == 0
 
 
@@ -130,7 +133,7 @@ def test_no_option_of_a_uri_weakens_a_write_or_moves_a_read(  # F87, F88
         add(bench.tasks, [lost(now), document(now, attempts=9, max_retries=0)])
         weak.execute(clock=weak.clock)
         weak.reclaim(dead_owner="dead")
-        move(open_tasks(weak.db), open_tasks(weak.db, DEAD_LETTERS), clock=weak.clock, until=1e12)
+        move_failed(open_tasks(weak.db), open_tasks(weak.db, DEAD_LETTERS), clock=weak.clock, until=1e12)
 
     assert sent.names() >= {"insert", "update", "delete", "findAndModify", "find", "aggregate"}
     assert sent.weak() == []
@@ -161,10 +164,10 @@ def test_no_option_of_a_uri_stops_an_operator_or_weakens_what_is_done(  # F29, F
     ]
     sent = _Sent()
     with MongoClient[dict[str, Any]](f"{mongod.uri}&{options}", event_listeners=[sent]) as client:
-        desk = Desk(db=client[bench.db.name], clock=bench.clock, retry=DEFAULT, put=lambda _key, _body: None)
-        answers = [operate(read(one), desk) for one in asked]
+        context = AdminContext(db=client[bench.db.name], clock=bench.clock, retry=DEFAULT, put=lambda _key, _body: None)
+        answers = [operate(read_operation(one), context) for one in asked]
         keyed = {"name": "noop", "payload": {}, "idempotency_key": "k"}
-        Queue(desk.db, clock=bench.clock).enqueue_many([{"name": "noop", "payload": {}}, keyed])  # one transaction
+        Queue(context.db, clock=bench.clock).enqueue_many([{"name": "noop", "payload": {}}, keyed])  # one transaction
 
     assert {one["op"] for one in asked} == set(OPERATIONS)
     assert sent.names() >= {*WRITES, "commitTransaction"}
@@ -189,6 +192,7 @@ def test_a_lone_server_without_transactions_will_do() -> None:  # F89
     with Mongod(standalone=True) as server, MongoClient[dict[str, Any]](server.uri, tz_aware=True) as client:
         db = client["alone"]
         indexes.create(db)
+        require_mark(db)
         db["task_types"].insert_one({"_id": "noop", "http": True})
         _work_through(server.uri, db)
 

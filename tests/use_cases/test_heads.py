@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,8 +16,9 @@ from tests.claimers import a_claimer, numbers
 from tests.costs import skipped
 from tests.databases import make
 from tidemill.model import Malformed, Task
-from tidemill.store import Tasks, claims, open_tasks
-from tidemill.store.scans import Scan, key_of
+from tidemill.store import claims
+from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.scan import Scan, read_key
 
 HOUR = timedelta(hours=1)
 
@@ -27,23 +29,23 @@ def new_db(client: MongoClient[dict[str, Any]]) -> Database[dict[str, Any]]:
     return make(client)
 
 
-def taken(tasks: Tasks, now: datetime, *, idle: bool = True, **choices: Any) -> list[Task | Malformed]:
+def taken(tasks: Tasks, now: datetime, *, idle: bool = True, **choices: Any) -> Sequence[Task | Malformed]:
     """What a claimer brings that has just come: it looks at the queues, and at their heads."""
-    return a_claimer(tasks, **choices).claim(free=10, slots=10, now=now, idle=idle)
+    return a_claimer(tasks, **choices).claim(free=10, slots=10, now=now, idle=idle).tasks
 
 
 def drained(tasks: Tasks, now: datetime, *, idle: bool = True) -> list[Task | Malformed]:
     """What a claimer brings until it knows that nothing is left, as an execution asks it."""
     claimer = a_claimer(tasks)
     held: list[Task | Malformed] = []
-    is_final = False
+    is_thorough = False
     while True:
-        found = claimer.claim(free=10, slots=10, now=now, idle=idle, final=is_final)
-        if not found and claimer.was_thorough:
+        claimed = claimer.claim(free=10, slots=10, now=now, idle=idle, thorough=is_thorough)
+        if claimed.exhausted:
             return held
-        assert found or not is_final
-        is_final = not found
-        held += found
+        assert claimed.tasks or not is_thorough
+        is_thorough = not claimed.tasks
+        held += claimed.tasks
 
 
 @pytest.mark.parametrize("idle", [True, False])
@@ -95,10 +97,10 @@ def test_what_is_delayed_and_goes_first_is_passed_over(tasks: Tasks, now: dateti
 
 def test_a_look_from_a_head_that_is_not_due_reads_none_that_is_not(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now, priority=5, due_at=now + HOUR), document(now), document(now, due_at=now + HOUR)])
-    [head] = claims.heads(tasks)
-    scan = Scan(queue="default", lanes=("fresh",), head=key_of(head))
+    [head] = claims.list_heads(tasks)
+    scan = Scan(queue="default", lanes=("fresh",), head=read_key(head))
 
-    assert [key["due_at"] for key in claims.due_keys(tasks, scan, limit=9, now=now)] == [now]
+    assert [key["due_at"] for key in claims.find_due_keys(tasks, scan, limit=9, now=now)] == [now]
 
 
 @pytest.mark.parametrize("idle", [True, False])

@@ -18,7 +18,7 @@ from tests.builders import add, document, stored
 from tests.unit.make import eventually
 from tests.use_cases.conftest import Bench
 from tidemill import TaskTimeoutError
-from tidemill.slots import Slots
+from tidemill.runner.thread_pool import ThreadPool
 
 Function = Callable[[dict[str, Any], Any], Any]
 
@@ -340,7 +340,7 @@ def test_a_task_whose_function_still_runs_is_not_run_again_by_the_same_process(b
 
     assert (first["timed_out"], first["leftovers"]) == (1, 1)
     assert (second["done"], second["retried"], runs.count("begun")) == (0, 0, 1)
-    assert eventually(lambda: task_id not in Slots(1).zombies())
+    assert eventually(lambda: task_id not in ThreadPool(1).abandoned_task_ids())
     third = bench.execute()
     assert (third["done"], runs.count("begun")) == (1, 2)
     assert stored(bench.tasks, task_id)["status"] == "done"

@@ -12,26 +12,26 @@ import pytest
 
 from tests.builders import add, document, stored
 from tests.use_cases.conftest import Bench
-from tidemill.conclusions import Conclusion, Crashed, Lost, Overran, Returned
 from tidemill.errors import IsolationError
-from tidemill.isolation import IsolatedRun
+from tidemill.runner.process_protocol import RunSpec
+from tidemill.runner.results import Crashed, Lost, Returned, RunResult, TimedOut
 
 
 @dataclass
 class Cell:
     """Stands for processes: concludes every run as it is told to, and keeps the names."""
 
-    conclusion: Conclusion | IsolationError
+    result: RunResult | IsolationError
     names: list[str] = field(default_factory=list)
     before: Callable[[threading.Event], object] = bool
 
-    def run(self, order: IsolatedRun, *, cancelled: threading.Event) -> Conclusion:
+    def run(self, spec: RunSpec, *, cancelled: threading.Event) -> RunResult:
         assert not cancelled.is_set()
-        self.names.append(order.name)
+        self.names.append(spec.name)
         self.before(cancelled)
-        if isinstance(self.conclusion, IsolationError):
-            raise self.conclusion
-        return self.conclusion
+        if isinstance(self.result, IsolationError):
+            raise self.result
+        return self.result
 
     def close(self) -> None:
         raise NotImplementedError
@@ -93,7 +93,7 @@ def test_a_task_that_was_to_be_cancelled_ends_as_that_where_its_process_was_lost
 
 
 def test_one_that_was_killed_at_its_timeout_has_timed_out(bench: Bench, now: datetime) -> None:
-    bench.isolation = Cell(Overran())
+    bench.isolation = Cell(TimedOut())
     bench.task("apart", isolate=True)(lambda _payload, _ctx: None)
     [task_id] = add(bench.tasks, [document(now, name="apart", crashes=1)])
 
@@ -115,7 +115,7 @@ def test_without_a_process_it_is_put_off_and_charged_nothing(bench: Bench, now: 
     found: dict[str, Any] = stored(bench.tasks, task_id)
     assert (report["snoozed"], report["errors"]) == (1, 1)
     assert report.not_started == str(IsolationError("no process can be had"))
-    assert "not_started" not in report.as_dict()
+    assert "task_not_started" not in report.as_dict()
     assert (found["status"], found["attempts"], found["crashes"]) == ("pending", 0, crashes)
     assert timedelta(seconds=15) <= found["due_at"] - now <= timedelta(seconds=60)
 

@@ -17,16 +17,17 @@ from pymongo.collection import Collection
 from pymongo.errors import AutoReconnect
 
 from tests.builders import add, document
+from tests.commands import Commands
 from tests.faults import failing
 from tests.unit.make import eventually
 from tests.use_cases.conftest import BRISK, Bench
 from tests.use_cases.fleet import Fleet
-from tidemill.control import change_queue
-from tidemill.executor.attendance import is_succeeded
-from tidemill.executor.linger import SUMMONED_SEC
-from tidemill.executor.pace import Pace
-from tidemill.policies import QueueOptions
-from tidemill.store import Tasks, open_tasks
+from tidemill import Retry
+from tidemill.control.queues import change_queue
+from tidemill.executor.invocation import needs_successor
+from tidemill.executor.timing import TIMING
+from tidemill.model import QueueOptions
+from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
@@ -62,6 +63,24 @@ class AfterStamp(monitoring.CommandListener):
         if self.is_armed and request == self._stamp:
             self.is_armed = False
             self._do()
+
+
+class Searches(Commands):
+    """``ended`` tells that a search for unconfirmed claims has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = threading.Event()
+        self._search: int | None = None
+
+    def started(self, event: monitoring.CommandStartedEvent) -> None:
+        super().started(event)
+        if any("lease.owner" in update["q"] for update in event.command.get("updates", [])):
+            self._search = event.request_id
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+        if event.request_id == self._search:
+            self.ended.set()
 
 
 @contextmanager
@@ -100,17 +119,15 @@ def few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 # What it gives back
 
 
-def test_others_are_called_to_what_waited_behind_slow_functions(
-    bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Pace, "ahead", lambda *_, **__: 2)
+def test_others_are_called_to_what_waited_behind_slow_functions(bench: Bench, now: datetime) -> None:
+    bench.prefetch = 2
     let_go, fleet = threading.Event(), Fleet(bench=bench, max_executors=5)
     bench.task("slow")(lambda _payload, _ctx: let_go.wait(20))
     add(bench.tasks, [document(now, name="slow", priority=1), document(now, payload={"n": "behind"})])
 
     with ThreadPoolExecutor() as pool:
         held = pool.submit(fleet.come, source="wake", concurrency=1)
-        was_called = eventually(lambda: fleet.summoned > 0, within=20)
+        was_called = eventually(lambda: fleet.launched > 0, within=20)
         let_go.set()
         held.result()
 
@@ -118,10 +135,8 @@ def test_others_are_called_to_what_waited_behind_slow_functions(
 
 
 @LINGERS
-def test_what_waited_until_the_time_was_up_is_told(
-    bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch, linger: int
-) -> None:
-    monkeypatch.setattr(Pace, "ahead", lambda *_, **__: 1)
+def test_what_waited_until_the_time_was_up_is_told(bench: Bench, now: datetime, linger: int) -> None:
+    bench.prefetch = 1
     longest = 6 * SECOND
     bench.settings = replace(
         BRISK, linger=linger * SECOND, task_timeout=longest, max_task_timeout=longest, margin=SECOND
@@ -132,7 +147,7 @@ def test_what_waited_until_the_time_was_up_is_told(
     report = bench.execute(remaining=9.5 * SECOND, concurrency=1)
 
     assert states(bench) == {"done": 1, "pending": 1}
-    assert is_succeeded(report, knocked=False)
+    assert needs_successor(report, has_waiter=False)
 
 
 @pytest.mark.usefixtures("few_threads")
@@ -143,7 +158,7 @@ def test_what_had_no_thread_is_told(bench: Bench, now: datetime) -> None:
     report = bench.execute(concurrency=4)
 
     assert (report.spent, states(bench)) == (True, {"done": 2, "pending": 1})
-    assert is_succeeded(report, knocked=False)
+    assert needs_successor(report, has_waiter=False)
 
 
 @pytest.mark.usefixtures("few_threads")
@@ -154,7 +169,7 @@ def test_others_are_called_while_the_functions_of_a_process_without_threads_run(
 
     with ThreadPoolExecutor() as pool:
         held = pool.submit(fleet.come, source="wake", concurrency=4)
-        was_called = eventually(lambda: fleet.summoned > 0, within=20)
+        was_called = eventually(lambda: fleet.launched > 0, within=20)
         let_go.set()
         held.result()
 
@@ -189,12 +204,13 @@ def test_what_was_stamped_unseen_is_run_by_the_one_that_gave_it_back(
 
 @LINGERS
 def test_a_stamp_that_takes_effect_after_the_look_for_it_is_found(
-    bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch, linger: int
+    bench: Bench, mongod: Mongod, now: datetime, monkeypatch: pytest.MonkeyPatch, linger: int
 ) -> None:
     bench.settings = replace(BRISK, linger=linger * SECOND)
     let_go, update_many, armed, is_late = threading.Event(), Collection.update_many, threading.Event(), []
     bench.task("slow")(lambda _payload, _ctx: let_go.wait(20))
     add(bench.tasks, [document(now, name="slow", priority=1)])
+    searches = Searches()
 
     def late(tasks: Tasks, where: Any, change: Any, **options: Any) -> Any:
         if armed.is_set() and isinstance(change, dict) and "lease" in change.get("$set", {}):
@@ -203,21 +219,48 @@ def test_a_stamp_that_takes_effect_after_the_look_for_it_is_found(
             raise AutoReconnect("connection reset")
         return update_many(tasks, where, change, **options)
 
-    def unclaimed() -> bool:
-        return bool(is_late)
-
     monkeypatch.setattr(Collection, "update_many", late)
-    with ThreadPoolExecutor() as pool:
-        held = pool.submit(bench.execute, concurrency=4)
+    with client_of(bench, mongod, searches) as mine, ThreadPoolExecutor() as pool:
+        held = pool.submit(bench.execute, tasks=mine, concurrency=4)
         assert eventually(lambda: states(bench) == {"processing": 1})
         armed.set()
         add(bench.tasks, [document(now, payload={"n": n}) for n in range(2)])
-        assert eventually(unclaimed, within=20)
+        assert searches.ended.wait(20)
         is_late[0]()
+        before = len(searches.names)
+        assert eventually(lambda: "aggregate" in searches.names[before:], within=20), "no queue has pending tasks"
         let_go.set()
         held.result()
 
     assert states(bench) == {"done": 3}
+
+
+def test_a_search_for_a_stamp_gives_back_no_task_that_runs(
+    bench: Bench, mongod: Mongod, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stamp takes effect, its answer is lost, and the read-back finds the task."""
+    let_go, update_many, searches = threading.Event(), Collection.update_many, Searches()
+    lost: list[Any] = []
+    bench.task("slow")(lambda _payload, _ctx: let_go.wait(20))
+    add(bench.tasks, [document(now, name="slow")])
+
+    def cut(tasks: Tasks, where: Any, change: Any, **options: Any) -> Any:
+        result = update_many(tasks, where, change, **options)
+        if not lost and "lease" in change.get("$set", {}):
+            lost.append(result)
+            raise AutoReconnect("connection reset")
+        return result
+
+    monkeypatch.setattr(Collection, "update_many", cut)
+    with client_of(bench, mongod, searches) as mine, ThreadPoolExecutor() as pool:
+        held = pool.submit(bench.execute, tasks=mine, concurrency=1)
+        assert searches.ended.wait(20)
+        is_running = states(bench)
+        let_go.set()
+        report = held.result()
+
+    assert is_running == {"processing": 1}
+    assert (report["claimed"], report["released"], report["done"]) == (1, 0, 1)
 
 
 # What it could not read
@@ -251,6 +294,7 @@ def test_permits_that_cannot_be_had_twice_end_no_execution(
 
 
 def test_a_last_look_that_failed_leaves_a_backlog(bench: Bench, mine: Tasks, now: datetime) -> None:
+    bench.prefetch = 0
     bench.settings = replace(BRISK, task_timeout=SECOND, max_task_timeout=SECOND, margin=SECOND / 2)
 
     @bench.task("slow")
@@ -265,7 +309,7 @@ def test_a_last_look_that_failed_leaves_a_backlog(bench: Bench, mine: Tasks, now
     report = bench.execute(tasks=mine, remaining=2.1 * SECOND, concurrency=4)
 
     assert states(bench)["pending"] > 0
-    assert is_succeeded(report, knocked=False)
+    assert needs_successor(report, has_waiter=False)
 
 
 def test_one_that_was_woken_and_interrupted_looks_as_long_as_others_rely_on(
@@ -281,7 +325,7 @@ def test_one_that_was_woken_and_interrupted_looks_as_long_as_others_rely_on(
         report = bench.execute(tasks=tasks, source="wake")
 
     assert report["claimed"] == 0
-    assert time.monotonic() - began >= SUMMONED_SEC
+    assert time.monotonic() - began >= TIMING.linger_after_launch_sec
 
 
 # What it waits for, and what it has the permit of
@@ -341,3 +385,53 @@ def test_a_permit_that_could_not_be_given_back_is_given_back_at_the_end(
     bench.execute(owner="B")
 
     assert states(bench) == {"done": 2}
+
+
+# What becomes pending in the step of the last claim
+
+
+def test_a_last_task_that_is_due_again_at_once_is_run_though_the_claim_beside_it_found_nothing(
+    bench: Bench, mongod: Mongod, now: datetime
+) -> None:
+    """Two slots: while the task runs, a claim for the other slot finds no queue with pending tasks. Then it fails."""
+    assert not bench.settings.linger
+    commands = Commands()
+
+    def fail_once(_payload: dict[str, Any], ctx: Any) -> None:
+        before = len(commands.names)
+        if ctx.attempt == 1:
+            assert eventually(lambda: "aggregate" in commands.names[before:], within=20)
+            raise Retry("again", after=timedelta(0))
+
+    bench.task("fail_once")(fail_once)
+    add(bench.tasks, [document(now, name="fail_once")])
+    with client_of(bench, mongod, commands) as mine:
+        report = bench.execute(tasks=mine, concurrency=2)
+
+    assert (report["claimed"], report["retried"], report["done"]) == (2, 1, 1)
+    assert not report.backlog
+
+
+def test_an_outcome_that_cannot_be_written_four_times_is_written_before_it_leaves(
+    bench: Bench, mine: Tasks, now: datetime
+) -> None:
+    bench.task("last")(lambda _payload, _ctx: fail_next(bench, "update", times=4))
+    add(bench.tasks, [document(now, name="last")])
+
+    report = bench.execute(tasks=mine)
+
+    assert (report["done"], report["unknown"], states(bench)) == (1, 0, {"done": 1})
+
+
+def test_it_stops_trying_to_write_an_outcome_before_its_invocation_ends(
+    bench: Bench, mine: Tasks, now: datetime
+) -> None:
+    bench.settings = replace(BRISK, task_timeout=SECOND, max_task_timeout=SECOND, margin=SECOND)
+    bench.task("last")(lambda _payload, _ctx: fail_next(bench, "update", times=1_000_000))
+    add(bench.tasks, [document(now, name="last")])
+    began = time.monotonic()
+
+    report = bench.execute(tasks=mine, remaining=5 * SECOND)
+
+    assert time.monotonic() - began < 5
+    assert (report["unknown"], states(bench)) == (1, {"processing": 1})

@@ -13,7 +13,7 @@ from tests.builders import add, document, stored
 from tests.use_cases.conftest import Bench
 from tidemill import Retry
 from tidemill.clock import ServerClock
-from tidemill.policies import Backoff, RetryPolicy
+from tidemill.model import Backoff, RetryPolicy
 from tidemill.settings import Settings
 
 AT_ONCE = RetryPolicy(max_retries=1, backoff=Backoff(strategy="fixed", base_sec=0.01, jitter="none"))

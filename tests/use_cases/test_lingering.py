@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,13 +17,15 @@ from tests.claimers import a_claimer
 from tests.commands import Commands
 from tests.use_cases.conftest import BRISK, Bench
 from tidemill.clock import ServerClock
-from tidemill.control import OptionsReader, Seats
-from tidemill.executor import Order, Report, Runtime
-from tidemill.executor.attendance import attend
-from tidemill.policies import Backoff
-from tidemill.retry import PRESETS
+from tidemill.control.fleet import ExecutorSlots
+from tidemill.control.queues import OptionsReader
+from tidemill.executor.invocation import run_invocation
+from tidemill.executor.options import ExecutionOptions, Runtime
+from tidemill.executor.report import Report
+from tidemill.model import Backoff
+from tidemill.policy.retry import PRESETS
 from tidemill.settings import Settings
-from tidemill.store import Tasks, open_tasks
+from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
@@ -112,9 +114,9 @@ def test_an_idle_tick_costs_at_most_six_commands_its_seat_and_the_clock_included
         clock=ServerClock(tasks.database),
         options=OptionsReader(tasks.database).options,
     )
-    order = Order(owner="A", remaining=120 * SECOND)
+    order = ExecutionOptions(owner="A", remaining=120 * SECOND)
 
-    report = attend(runtime, order, seats=Seats(tasks.database, limit=5), summoner=None)
+    report = run_invocation(runtime, order, executor_slots=ExecutorSlots(tasks.database, limit=5), launcher=None)
 
     assert report.as_dict() == Report().as_dict()
     assert len(commands.names) == most
@@ -184,8 +186,8 @@ def test_what_an_idle_look_finds_is_had_at_once_though_its_lane_was_just_found_d
     claimer = a_claimer(tasks, queues=["default"])
     add(tasks, [document(now)])
 
-    def look(free: int) -> list[Any]:
-        return claimer.claim(free=free, slots=4, now=now, idle=True)
+    def look(free: int) -> Sequence[Any]:
+        return claimer.claim(free=free, slots=4, now=now, idle=True).tasks
 
     assert [len(look(4)), len(look(4))] == [1, 0]
     add(tasks, [document(now, priority=9)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,39 +17,40 @@ from tests.commands import Commands
 from tests.conftest import ManualClock
 from tests.faults import failing
 from tests.use_cases.conftest import Bench
-from tidemill import control
+from tidemill.admin.api import operate, read_operation
+from tidemill.admin.context import MAX_ANSWER_BYTES, AdminContext
 from tidemill.client import Queue
+from tidemill.control import queues
 from tidemill.errors import InvalidRequestError, MissingIndexError, NotDelayedError, TaskNotFoundError
-from tidemill.operations import Desk, operate, read
-from tidemill.policies import QueueOptions
-from tidemill.retry import DEFAULT
-from tidemill.store import Tasks
+from tidemill.model import QueueOptions
+from tidemill.policy.retry import DEFAULT
+from tidemill.store.connection import Tasks
 from tidemill.testing import Mongod
 
 SECRET = "s3cret-of-a-customer"
 
 
 @pytest.fixture
-def desk(db: Database[Any], clock: ManualClock) -> Desk:
-    return Desk(db=db, clock=clock, retry=DEFAULT)
+def context(db: Database[Any], clock: ManualClock) -> AdminContext:
+    return AdminContext(db=db, clock=clock, retry=DEFAULT)
 
 
-def do(desk: Desk, op: str, **fields: Any) -> dict[str, Any]:
-    return operate(read({"op": op, **fields}), desk)
+def do(context: AdminContext, op: str, **fields: Any) -> dict[str, Any]:
+    return operate(read_operation({"op": op, **fields}), context)
 
 
-def listed(desk: Desk, **fields: Any) -> list[str]:
+def listed(context: AdminContext, **fields: Any) -> list[str]:
     """The ids on all pages, in order."""
-    page = do(desk, "task.list", **fields)
+    page = do(context, "task.list", **fields)
     ids = [task["id"] for task in page["tasks"]]
-    return ids if page["next"] is None else ids + listed(desk, **fields | {"cursor": page["next"]})
+    return ids if page["next"] is None else ids + listed(context, **fields | {"cursor": page["next"]})
 
 
-def test_a_paused_queue_takes_new_tasks_and_starts_none(bench: Bench, desk: Desk) -> None:
+def test_a_paused_queue_takes_new_tasks_and_starts_none(bench: Bench, context: AdminContext) -> None:
     queue = Queue(bench.db, clock=bench.clock)
-    do(desk, "queue.declare", queue="eu")
+    do(context, "queue.declare", queue="eu")
 
-    paused = do(desk, "queue.pause", queue="eu")["queue"]
+    paused = do(context, "queue.pause", queue="eu")["queue"]
     [waiting, other] = [queue.enqueue("noop", {"n": name}, queue=name) for name in ("eu", "default")]
 
     assert paused["paused"] is True
@@ -56,30 +58,32 @@ def test_a_paused_queue_takes_new_tasks_and_starts_none(bench: Bench, desk: Desk
     assert bench.ran == ["default"]
     assert (stored(bench.tasks, waiting)["status"], stored(bench.tasks, other)["status"]) == ("pending", "done")
 
-    assert do(desk, "queue.resume", queue="eu")["queue"]["paused"] is False
+    assert do(context, "queue.resume", queue="eu")["queue"]["paused"] is False
     bench.execute()
     assert bench.ran == ["default", "eu"]
 
 
-def test_a_paused_queue_runs_no_retries_either(bench: Bench, desk: Desk, tasks: Tasks) -> None:
+def test_a_paused_queue_runs_no_retries_either(bench: Bench, context: AdminContext, tasks: Tasks) -> None:
     add(tasks, [document(bench.clock.now(), lane="retry", attempts=1)])
-    do(desk, "queue.pause", queue="default")
+    do(context, "queue.pause", queue="default")
 
     assert bench.execute()["claimed"] == 0
 
 
 @pytest.mark.parametrize("op", ["queue.pause", "queue.resume", "queue.set"])
-def test_a_queue_that_is_not_there_is_not_changed_and_the_sentence_says_how_to_declare_it(desk: Desk, op: str) -> None:
+def test_a_queue_that_is_not_there_is_not_changed_and_the_sentence_says_how_to_declare_it(
+    context: AdminContext, op: str
+) -> None:
     fields = {"retry_share": 0.5} if op == "queue.set" else {}
 
     with pytest.raises(InvalidRequestError, match="run `tidemill ops queue declare us` once"):
-        do(desk, op, queue="us", **fields)
+        do(context, op, queue="us", **fields)
 
-    assert control.listed_queues(desk.db) == []
+    assert queues.list_configured_queues(context.db) == []
 
 
-def test_a_change_answers_with_what_the_queue_then_chooses(desk: Desk) -> None:
-    answer = do(desk, "queue.set", queue="default", retry_share=0.25, adaptive={"scale": 5})
+def test_a_change_answers_with_what_the_queue_then_chooses(context: AdminContext) -> None:
+    answer = do(context, "queue.set", queue="default", retry_share=0.25, adaptive={"scale": 5})
 
     assert answer["queue"].keys() == {"queue", "paused", "options"}
     assert answer["queue"]["options"] == {
@@ -89,59 +93,59 @@ def test_a_change_answers_with_what_the_queue_then_chooses(desk: Desk) -> None:
         "max_in_flight_retries": None,
         "pressure": {"adaptive": {"scale": 5, "max_sec": 60.0}, "budget": None},
     }
-    assert answer["queue"].items() <= do(desk, "queue.status", queue="default")["queue"].items()
+    assert answer["queue"].items() <= do(context, "queue.status", queue="default")["queue"].items()
 
 
 @pytest.mark.parametrize("op", ["queue.declare", "queue.pause", "queue.resume", "queue.set"])
-def test_what_has_been_changed_is_told_though_nothing_else_can_be(desk: Desk, op: str) -> None:
-    desk.db["task_types"].insert_one({"_id": "noop"})
-    desk.db["tasks"].drop_indexes()
+def test_what_has_been_changed_is_told_though_nothing_else_can_be(context: AdminContext, op: str) -> None:
+    context.db["task_types"].insert_one({"_id": "noop"})
+    context.db["tasks"].drop_indexes()
     fields = {"retry_share": 0.5} if op == "queue.set" else {}
 
-    answer = do(desk, op, queue="default", **fields)
+    answer = do(context, op, queue="default", **fields)
 
     assert (answer["queue"]["queue"], answer.get("warnings", [])) == ("default", [])
     with pytest.raises(MissingIndexError):
-        do(desk, "queue.status", queue="default")
+        do(context, "queue.status", queue="default")
 
 
 @pytest.mark.parametrize(
     ("op", "unread", "told"),
     [
-        ("queue.pause", "task_types", ["whether an executor ever was at work here cannot be told: "]),
-        ("task.retry", "queues", ["whether its queue is paused cannot be told: "]),
+        ("queue.pause", "task_types", ["whether an executor ever was at work here is unknown: "]),
+        ("task.retry", "queues", ["whether its queue is paused is unknown: "]),
         ("task.retry", "task_types", []),
         ("task.cancel", "task_types", []),
     ],
 )
 def test_a_look_that_fails_behind_a_change_is_no_more_than_a_warning(
-    desk: Desk, tasks: Tasks, op: str, unread: str, told: list[str]
+    context: AdminContext, tasks: Tasks, op: str, unread: str, told: list[str]
 ) -> None:
-    later = desk.clock.now() + MINUTE
-    add(tasks, [document(desk.clock.now(), _id="x", due_at=later, next_retry_at=later)])
+    later = context.clock.now() + MINUTE
+    add(tasks, [document(context.clock.now(), _id="x", due_at=later, next_retry_at=later)])
     about = {"queue": "default"} if op == "queue.pause" else {"id": "x"}
 
-    with failing(tasks, "find", times=99, errorCode=13, namespace=f"{desk.db.name}.{unread}"):
-        answer = do(desk, op, **about)
+    with failing(tasks, "find", times=99, errorCode=13, namespace=f"{context.db.name}.{unread}"):
+        answer = do(context, op, **about)
 
     assert [one.partition("MongoDB")[0] for one in answer.get("warnings", [])] == told
 
 
 def test_two_operators_who_change_different_things_at_once_do_not_undo_each_other(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    context: AdminContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    do(desk, "queue.set", queue="default", adaptive={"scale": 7}, budget={})
-    look = control.options_of
+    do(context, "queue.set", queue="default", adaptive={"scale": 7}, budget={})
+    look = queues.load_options
 
     def look_while_another_changes(db: Database[Any], queue: str) -> QueueOptions | None:
         seen = look(db, queue)
-        monkeypatch.setattr(control, "options_of", look)
-        do(desk, "queue.pause", queue=queue)
-        do(desk, "queue.set", queue=queue, adaptive={"max_sec": 9}, budget=None, retry_share=0.5)
+        monkeypatch.setattr(queues, "load_options", look)
+        do(context, "queue.pause", queue=queue)
+        do(context, "queue.set", queue=queue, adaptive={"max_sec": 9}, budget=None, retry_share=0.5)
         return seen
 
-    monkeypatch.setattr(control, "options_of", look_while_another_changes)
-    answer = do(desk, "queue.set", queue="default", adaptive={"scale": 3}, selection="retries_first")
+    monkeypatch.setattr(queues, "load_options", look_while_another_changes)
+    answer = do(context, "queue.set", queue="default", adaptive={"scale": 3}, selection="retries_first")
 
     assert answer["queue"]["options"] == {
         "paused": True,
@@ -152,16 +156,16 @@ def test_two_operators_who_change_different_things_at_once_do_not_undo_each_othe
     }
 
 
-def test_queues_are_listed_page_by_page_in_the_order_of_their_names(desk: Desk, tasks: Tasks) -> None:
-    now = desk.clock.now()
-    control.declare_queue(desk.db, "b", now=now)
+def test_queues_are_listed_page_by_page_in_the_order_of_their_names(context: AdminContext, tasks: Tasks) -> None:
+    now = context.clock.now()
+    queues.declare_queue(context.db, "b", now=now)
     add(tasks, [document(now, queue=name) for name in ("a", "c", "d" * 3000, "e", "$x")])
     add(tasks, [document(now, queue="leased", status="processing", lease={"token": "t"})])
 
-    page = do(desk, "queue.list", limit=1)
+    page = do(context, "queue.list", limit=1)
     found = list(page["queues"])
     for _ in range(7):
-        page = do(desk, "queue.list", limit=1, cursor=page["next"])
+        page = do(context, "queue.list", limit=1, cursor=page["next"])
         found += page["queues"]
 
     assert page["next"] is None
@@ -170,7 +174,7 @@ def test_queues_are_listed_page_by_page_in_the_order_of_their_names(desk: Desk, 
     assert [one["queue_size"] for one in found] == [1, 1, 0, 1, 1, 0, 1, 0]
     assert [one["processing"] for one in found] == [0] * 7 + [1]
     assert "current" not in found[0]
-    assert do(desk, "queue.list", limit=4, cursor="d")["queues"][0]["queue"] == "d" * 3000
+    assert do(context, "queue.list", limit=4, cursor="d")["queues"][0]["queue"] == "d" * 3000
 
 
 @pytest.mark.parametrize(("op", "most"), [("queue.list", 5), ("stats", 2)])
@@ -185,8 +189,8 @@ def test_a_list_takes_as_many_commands_for_many_queues_as_for_one(
     )
     commands = Commands()
     with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[commands], tz_aware=True) as client:
-        desk = Desk(db=client[tasks.database.name], clock=clock, retry=DEFAULT)
-        answer = do(desk, op)
+        context = AdminContext(db=client[tasks.database.name], clock=clock, retry=DEFAULT)
+        answer = do(context, op)
 
     assert len(answer["queues" if op == "queue.list" else "statistics"]) >= 90
     assert len([name for name in commands.names if name in {"find", "aggregate", "getMore", "count"}]) <= most
@@ -214,19 +218,21 @@ def test_a_list_takes_as_many_commands_for_many_queues_as_for_one(
     ids=lambda value: str(value)[:20],
 )
 def test_whatever_is_listed_can_be_looked_at_and_changed_as_it_is_shown(
-    desk: Desk, tasks: Tasks, task_id: Any, shown: str
+    context: AdminContext, tasks: Tasks, task_id: Any, shown: str
 ) -> None:
-    later = desk.clock.now() + MINUTE
-    add(tasks, [document(desk.clock.now(), _id=one, due_at=later, next_retry_at=later) for one in (task_id, "other")])
+    later = context.clock.now() + MINUTE
+    add(
+        tasks, [document(context.clock.now(), _id=one, due_at=later, next_retry_at=later) for one in (task_id, "other")]
+    )
 
-    assert sorted(listed(desk, limit=1)) == sorted(["other", shown])
-    assert do(desk, "task.show", id=shown)["task"]["id"] == shown
-    assert do(desk, "task.explain", id=shown)["explanation"]["task_id"] == shown
-    assert do(desk, "task.retry", id=shown)["task"]["next_retry_at"] is None
+    assert sorted(listed(context, limit=1)) == sorted(["other", shown])
+    assert do(context, "task.show", id=shown)["task"]["id"] == shown
+    assert do(context, "task.explain", id=shown)["explanation"]["task_id"] == shown
+    assert do(context, "task.retry", id=shown)["task"]["next_retry_at"] is None
     with pytest.raises(NotDelayedError):
-        do(desk, "task.retry", id=shown)
-    assert do(desk, "task.cancel", id=shown)["task"]["status"] == "cancelled"
-    assert [one["id"] for one in do(desk, "task.list", status="cancelled")["tasks"]] == [shown]
+        do(context, "task.retry", id=shown)
+    assert do(context, "task.cancel", id=shown)["task"]["status"] == "cancelled"
+    assert [one["id"] for one in do(context, "task.list", status="cancelled")["tasks"]] == [shown]
     assert stored(tasks, "other")["status"] == "pending"
 
 
@@ -242,57 +248,57 @@ def test_whatever_is_listed_can_be_looked_at_and_changed_as_it_is_shown(
     ],
 )
 def test_what_stands_for_two_tasks_changes_neither_and_says_how_each_is_named(
-    desk: Desk, tasks: Tasks, ids: tuple[Any, ...], typed: str, exact: list[str]
+    context: AdminContext, tasks: Tasks, ids: tuple[Any, ...], typed: str, exact: list[str]
 ) -> None:
-    add(tasks, [document(desk.clock.now(), _id=one) for one in ids])
+    add(tasks, [document(context.clock.now(), _id=one) for one in ids])
 
     with pytest.raises(InvalidRequestError, match="id: stands for several tasks: say which") as refused:
-        do(desk, "task.cancel", id=typed)
+        do(context, "task.cancel", id=typed)
 
     assert [one for one in exact if one not in str(refused.value)] == []
     assert tasks.count_documents({"status": "pending"}) == 2
     if exact[1] != typed:
-        do(desk, "task.cancel", id=exact[1])
+        do(context, "task.cancel", id=exact[1])
         assert stored(tasks, ids[0])["status"] == "cancelled"
-    do(desk, "task.cancel", id=exact[0])
+    do(context, "task.cancel", id=exact[0])
     assert stored(tasks, ids[1])["status"] == "cancelled"
 
 
-def test_where_no_executor_ever_was_a_change_says_so(desk: Desk) -> None:
-    [warning] = do(desk, "queue.pause", queue="default")["warnings"]
-    assert warning == f"no executor has ever registered its functions in {desk.db.name}: is MONGODB_DATABASE right?"
+def test_where_no_executor_ever_was_a_change_says_so(context: AdminContext) -> None:
+    [warning] = do(context, "queue.pause", queue="default")["warnings"]
+    assert warning == f"no executor has ever registered its functions in {context.db.name}: is MONGODB_DATABASE right?"
 
-    desk.db["task_types"].insert_one({"_id": "noop"})
-    assert do(desk, "queue.resume", queue="default")["warnings"] == []
-
-
-def test_counts_end_where_they_end_everywhere(desk: Desk, tasks: Tasks) -> None:
-    tasks.insert_many(document(desk.clock.now()) for _ in range(10_001))
-
-    assert do(desk, "queue.list")["queues"][0]["queue_size"] == "10000+"
+    context.db["task_types"].insert_one({"_id": "noop"})
+    assert do(context, "queue.resume", queue="default")["warnings"] == []
 
 
-def test_pages_neither_repeat_nor_miss_while_tasks_come_in(desk: Desk, tasks: Tasks) -> None:  # F68
-    now = desk.clock.now()
+def test_counts_end_where_they_end_everywhere(context: AdminContext, tasks: Tasks) -> None:
+    tasks.insert_many(document(context.clock.now()) for _ in range(10_001))
+
+    assert do(context, "queue.list")["queues"][0]["queue_size"] == "10000+"
+
+
+def test_pages_neither_repeat_nor_miss_while_tasks_come_in(context: AdminContext, tasks: Tasks) -> None:  # F68
+    now = context.clock.now()
     ids = [str(one) for one in add(tasks, [document(now) for _ in range(50)])]
-    first = do(desk, "task.list", limit=10)
+    first = do(context, "task.list", limit=10)
     add(tasks, [document(now) for _ in range(7)])
 
-    rest = listed(desk, limit=10, cursor=first["next"])
+    rest = listed(context, limit=10, cursor=first["next"])
 
     assert [task["id"] for task in first["tasks"]] + rest == sorted(ids, reverse=True)
 
 
-def test_filters_are_taken_literally(desk: Desk, tasks: Tasks) -> None:  # F72
-    now = desk.clock.now()
+def test_filters_are_taken_literally(context: AdminContext, tasks: Tasks) -> None:  # F72
+    now = context.clock.now()
     [dotted, _] = add(tasks, [document(now, name="a.c", queue="e.u"), document(now, name="abc", queue="exu")])
 
-    assert listed(desk, name="a.c") == listed(desk, queue="e.u") == [str(dotted)]
-    assert listed(desk, name="(a+)+$") == listed(desk, name="$ne") == []
+    assert listed(context, name="a.c") == listed(context, queue="e.u") == [str(dotted)]
+    assert listed(context, name="(a+)+$") == listed(context, name="$ne") == []
 
 
-def test_filters_go_together(desk: Desk, tasks: Tasks) -> None:
-    now = desk.clock.now()
+def test_filters_go_together(context: AdminContext, tasks: Tasks) -> None:
+    now = context.clock.now()
     wanted, *_ = add(
         tasks,
         [
@@ -303,23 +309,23 @@ def test_filters_go_together(desk: Desk, tasks: Tasks) -> None:
         ],
     )
 
-    assert listed(desk, name="a", queue="eu", status="done", limit=1) == [str(wanted)]
+    assert listed(context, name="a", queue="eu", status="done", limit=1) == [str(wanted)]
 
 
-def test_a_list_of_a_queue_that_is_not_there_says_so(desk: Desk, tasks: Tasks) -> None:
-    now = desk.clock.now()
+def test_a_list_of_a_queue_that_is_not_there_says_so(context: AdminContext, tasks: Tasks) -> None:
+    now = context.clock.now()
     add(tasks, [document(now, queue="ended", status="done"), document(now, queue="europe")])
-    desk.db["task_types"].insert_one({"_id": "noop"})
+    context.db["task_types"].insert_one({"_id": "noop"})
 
-    assert do(desk, "task.list", queue="eurpoe")["warnings"] == ["there is no queue eurpoe, did you mean europe?"]
-    assert do(desk, "task.list", queue="europe", status="done")["warnings"] == []
-    assert do(desk, "task.list", queue="ended")["warnings"] == []
+    assert do(context, "task.list", queue="eurpoe")["warnings"] == ["there is no queue eurpoe, did you mean europe?"]
+    assert do(context, "task.list", queue="europe", status="done")["warnings"] == []
+    assert do(context, "task.list", queue="ended")["warnings"] == []
 
 
-def test_a_malformed_task_is_listed_and_shown_as_one(desk: Desk, tasks: Tasks) -> None:
-    [task_id] = add(tasks, [document(desk.clock.now(), name=7, payload={"card": SECRET})])
+def test_a_malformed_task_is_listed_and_shown_as_one(context: AdminContext, tasks: Tasks) -> None:
+    [task_id] = add(tasks, [document(context.clock.now(), name=7, payload={"card": SECRET})])
 
-    [listed_one] = do(desk, "task.list")["tasks"]
+    [listed_one] = do(context, "task.list")["tasks"]
 
     assert listed_one == {
         "id": str(task_id),
@@ -327,85 +333,102 @@ def test_a_malformed_task_is_listed_and_shown_as_one(desk: Desk, tasks: Tasks) -
         "malformed": "name is not what it has to be",
         "lease": None,
     }
-    assert do(desk, "task.show", id=str(task_id))["task"] == listed_one | {"attempt_log": []}
+    assert do(context, "task.show", id=str(task_id))["task"] == listed_one | {"attempt_log": []}
 
 
-def test_neither_payload_nor_result_nor_token_is_in_any_answer(desk: Desk, tasks: Tasks) -> None:  # F80, F81
-    now = desk.clock.now()
+def test_neither_payload_nor_result_nor_token_is_in_any_answer(context: AdminContext, tasks: Tasks) -> None:  # F80, F81
+    now = context.clock.now()
     secret = {"payload": {"card": SECRET}, "idempotency_key": SECRET}
     add(tasks, [document(now, **secret)])
     task_id = str(claim_one(tasks, now).id)
     tasks.update_one({}, {"$set": {"lease.token": SECRET, "result": {"card": SECRET}}})
 
     for op in ("task.list", "queue.list", "stats"):
-        assert SECRET not in str(do(desk, op))
+        assert SECRET not in str(do(context, op))
     for op in ("task.show", "task.explain", "task.cancel"):
-        assert SECRET not in str(do(desk, op, id=task_id))
+        assert SECRET not in str(do(context, op, id=task_id))
+
+
+def test_an_answer_of_more_than_its_limit_is_cut_and_says_so(context: AdminContext, tasks: Tasks) -> None:
+    now = context.clock.now()
+    line = {"attempt": 1, "status": "failed", "started_at": now, "duration_ms": 1, "note": "\x01" * 2_300}
+    log = [line | {"attempt": number} for number in range(350)]  # each of these characters has six in JSON
+    error = {"message": "x" * 200_000, "code": "c", "at": now}
+    add(tasks, [document(now, _id="huge", attempt_log=log, error=error, payload={"card": SECRET})])
+
+    answer = do(context, "task.show", id="huge")
+
+    assert answer["truncated"] is True
+    assert len(json.dumps(answer)) <= MAX_ANSWER_BYTES
+    attempts = [one["attempt"] for one in answer["task"]["attempt_log"]]
+    assert (attempts[0], attempts[-1], attempts == sorted(attempts)) == (0, 349, True)
+    assert answer["task"]["error"]["message"].startswith("xxx")
+    assert SECRET not in json.dumps(answer)
 
 
 @pytest.mark.parametrize("task_id", ["order-7", "6b0a99c7baf140d0cc3848a", "x" * 24, "a\x00b", "$ne"])
-def test_an_id_that_is_no_object_id_is_text(desk: Desk, tasks: Tasks, task_id: str) -> None:
-    add(tasks, [document(desk.clock.now(), _id=task_id)])
+def test_an_id_that_is_no_object_id_is_text(context: AdminContext, tasks: Tasks, task_id: str) -> None:
+    add(tasks, [document(context.clock.now(), _id=task_id)])
 
-    assert do(desk, "task.show", id=task_id)["task"]["id"] == task_id
+    assert do(context, "task.show", id=task_id)["task"]["id"] == task_id
 
 
-def test_a_dead_letter_is_found_by_an_id_of_any_type(desk: Desk) -> None:
-    task = document(desk.clock.now(), status="failed", reason="exhausted")
-    letter = task | {"_id": {"task": 42, "redrives": 0}, "dead_lettered_at": desk.clock.now()}
-    desk.db["tasks_dlq"].insert_one(letter)
+def test_a_dead_letter_is_found_by_an_id_of_any_type(context: AdminContext) -> None:
+    task = document(context.clock.now(), status="failed", reason="exhausted")
+    letter = task | {"_id": {"task": 42, "redrives": 0}, "dead_lettered_at": context.clock.now()}
+    context.db["tasks_dlq"].insert_one(letter)
 
     for op in ("task.show", "task.cancel"):
-        assert (do(desk, op, id="42")["task"]["id"], do(desk, op, id="42")["task"]["dead_letter"]) == ("42", True)
-    assert do(desk, "task.explain", id="42")["explanation"]["task_id"] == "42"
+        assert (do(context, op, id="42")["task"]["id"], do(context, op, id="42")["task"]["dead_letter"]) == ("42", True)
+    assert do(context, "task.explain", id="42")["explanation"]["task_id"] == "42"
 
 
-def test_24_hex_digits_are_an_object_id_in_either_case(desk: Desk, tasks: Tasks) -> None:
+def test_24_hex_digits_are_an_object_id_in_either_case(context: AdminContext, tasks: Tasks) -> None:
     task_id = ObjectId("6b0a99c7baf140d0cc3848ad")
-    add(tasks, [document(desk.clock.now(), _id=task_id)])
+    add(tasks, [document(context.clock.now(), _id=task_id)])
 
-    assert do(desk, "task.show", id=str(task_id).upper())["task"]["id"] == str(task_id)
-
-
-def test_a_dead_letter_is_shown_and_explained_as_one(desk: Desk) -> None:
-    task = document(desk.clock.now(), status="failed", reason="exhausted")
-    letter = task | {"_id": {"task": task["_id"], "redrives": 0}, "dead_lettered_at": desk.clock.now()}
-    desk.db["tasks_dlq"].insert_one(letter)
-
-    assert do(desk, "task.show", id=str(task["_id"]))["task"]["dead_letter"] is True
-    assert do(desk, "task.explain", id=str(task["_id"]))["explanation"]["is_dead_letter"] is True
-    assert do(desk, "task.cancel", id=str(task["_id"]))["task"]["dead_letter"] is True
-    assert do(desk, "task.list")["tasks"] == []
+    assert do(context, "task.show", id=str(task_id).upper())["task"]["id"] == str(task_id)
 
 
-def test_a_delayed_task_is_hurried_and_runs_at_once(bench: Bench, desk: Desk) -> None:
+def test_a_dead_letter_is_shown_and_explained_as_one(context: AdminContext) -> None:
+    task = document(context.clock.now(), status="failed", reason="exhausted")
+    letter = task | {"_id": {"task": task["_id"], "redrives": 0}, "dead_lettered_at": context.clock.now()}
+    context.db["tasks_dlq"].insert_one(letter)
+
+    assert do(context, "task.show", id=str(task["_id"]))["task"]["dead_letter"] is True
+    assert do(context, "task.explain", id=str(task["_id"]))["explanation"]["is_dead_letter"] is True
+    assert do(context, "task.cancel", id=str(task["_id"]))["task"]["dead_letter"] is True
+    assert do(context, "task.list")["tasks"] == []
+
+
+def test_a_delayed_task_is_hurried_and_runs_at_once(bench: Bench, context: AdminContext) -> None:
     queue = Queue(bench.db, clock=bench.clock)
     task_id = queue.enqueue("noop", {"n": 1}, delay=timedelta(hours=3))
     assert bench.execute()["claimed"] == 0
 
-    task = do(desk, "task.retry", id=str(task_id))["task"]
+    task = do(context, "task.retry", id=str(task_id))["task"]
 
     assert (task["status"], task["due_at"], task["next_retry_at"]) == ("pending", "2031-07-01T09:00:00.000Z", None)
     assert bench.execute()["done"] == 1
     with pytest.raises(NotDelayedError):
-        do(desk, "task.retry", id=str(task_id))
+        do(context, "task.retry", id=str(task_id))
 
 
-def test_a_pending_task_is_cancelled_and_once_more_nothing_changes(desk: Desk, tasks: Tasks) -> None:
-    [task_id] = add(tasks, [document(desk.clock.now())])
+def test_a_pending_task_is_cancelled_and_once_more_nothing_changes(context: AdminContext, tasks: Tasks) -> None:
+    [task_id] = add(tasks, [document(context.clock.now())])
 
-    first, second = (do(desk, "task.cancel", id=str(task_id)) for _ in range(2))
+    first, second = (do(context, "task.cancel", id=str(task_id)) for _ in range(2))
 
     assert (first["was"], first["task"]["status"]) == ("pending", "cancelled")
     assert (second["was"], second["task"]) == ("cancelled", first["task"])
 
 
-def test_a_running_task_is_asked_to_stop_and_with_force_loses_its_lease(desk: Desk, tasks: Tasks) -> None:
-    add(tasks, [document(desk.clock.now())])
-    task_id = str(claim_one(tasks, desk.clock.now()).id)
+def test_a_running_task_is_asked_to_stop_and_with_force_loses_its_lease(context: AdminContext, tasks: Tasks) -> None:
+    add(tasks, [document(context.clock.now())])
+    task_id = str(claim_one(tasks, context.clock.now()).id)
 
-    asked = do(desk, "task.cancel", id=task_id)
-    forced = do(desk, "task.cancel", id=task_id, force=True)
+    asked = do(context, "task.cancel", id=task_id)
+    forced = do(context, "task.cancel", id=task_id, force=True)
 
     assert (asked["was"], asked["task"]["status"]) == ("processing", "processing")
     assert asked["task"]["cancel_requested_at"] is not None
@@ -413,18 +436,18 @@ def test_a_running_task_is_asked_to_stop_and_with_force_loses_its_lease(desk: De
 
 
 @pytest.mark.parametrize("op", ["task.show", "task.explain", "task.retry", "task.cancel"])
-def test_a_task_that_is_not_there_is_not_found(desk: Desk, op: str) -> None:
-    with pytest.raises(TaskNotFoundError, match=f"there is no task order-8 in {desk.db.name}"):
-        do(desk, op, id="order-8")
+def test_a_task_that_is_not_there_is_not_found(context: AdminContext, op: str) -> None:
+    with pytest.raises(TaskNotFoundError, match=f"there is no task order-8 in {context.db.name}"):
+        do(context, op, id="order-8")
 
 
-def test_statistics_are_of_all_queues_or_of_one(desk: Desk) -> None:
-    minute = desk.clock.now().replace(second=0, microsecond=0)
-    desk.db["queue_stats"].insert_many(
+def test_statistics_are_of_all_queues_or_of_one(context: AdminContext) -> None:
+    minute = context.clock.now().replace(second=0, microsecond=0)
+    context.db["queue_stats"].insert_many(
         {"_id": {"queue": queue, "minute": minute, "name": "noop"}, "minute": minute, "retry_runs": 4}
         for queue in ("eu", "us")
     )
 
-    assert [one["queue"] for one in do(desk, "stats")["statistics"]] == ["eu", "us"]
-    assert [one["total_retries"] for one in do(desk, "stats", queue="us")["statistics"]] == [4]
-    assert do(desk, "stats", queue="u.")["statistics"] == []
+    assert [one["queue"] for one in do(context, "stats")["statistics"]] == ["eu", "us"]
+    assert [one["total_retries"] for one in do(context, "stats", queue="us")["statistics"]] == [4]
+    assert do(context, "stats", queue="u.")["statistics"] == []

@@ -14,7 +14,7 @@ from tests.builders import add, document, stored
 from tests.faults import Afterwards, failing
 from tests.use_cases.conftest import BRISK, Bench
 from tidemill import MissingIndexError, UnavailableError
-from tidemill.store import Tasks, open_tasks
+from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)

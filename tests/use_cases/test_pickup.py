@@ -11,7 +11,7 @@ from tests.claimers import a_claimer
 from tests.commands import Commands
 from tests.conftest import T0
 from tidemill.executor.claimer import Claimer
-from tidemill.store import Tasks, open_tasks
+from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 
@@ -31,7 +31,7 @@ class Slowing(Commands):
 
 def claimed(claimer: Claimer) -> int:
     """How many tasks a claim of one that has nothing in hand brings."""
-    return len(claimer.claim(free=10, slots=10, now=T0, idle=True))
+    return len(claimer.claim(free=10, slots=10, now=T0, idle=True).tasks)
 
 
 def test_the_first_task_of_an_empty_queue_is_seen_by_the_next_look(tasks: Tasks) -> None:

@@ -10,12 +10,12 @@ import pytest
 from tests.builders import add, document, stored
 from tests.use_cases.conftest import Bench
 from tidemill import Retry, UnavailableError
-from tidemill.control import change_queue
+from tidemill.control.pressure import PressureMonitor
+from tidemill.control.queues import change_queue
 from tidemill.documents import decode
-from tidemill.load import Loads
-from tidemill.policies import Adaptive, Budget, Pressure, QueueOptions
-from tidemill.pressure import CALM, Load
-from tidemill.store import Tasks
+from tidemill.model import Adaptive, Budget, Pressure, QueueOptions
+from tidemill.policy.retry import NO_LOAD, Load
+from tidemill.store.connection import Tasks
 
 SECOND = timedelta(seconds=1)
 FIXED = {"strategy": "fixed", "base_sec": 5.0, "max_sec": 1800.0, "jitter": "none"}
@@ -153,19 +153,19 @@ def test_a_load_that_cannot_be_measured_is_the_last_one_known(tasks: Tasks, now:
             raise UnavailableError("MongoDB did not answer in time")
         return answer
 
-    loads = Loads(tasks, options, monotonic=lambda: at[0])
+    loads = PressureMonitor(tasks, options, monotonic=lambda: at[0])
     measured = []
     for _ in range(3):
-        measured.append(loads.of("default", now=now))
-        loads.of("default", now=now)  # within the same second nothing is asked
+        measured.append(loads.current_load("default", now=now))
+        loads.current_load("default", now=now)  # within the same second nothing is asked
         at[0] += 1
 
     at[0] -= 1
     answers.append(QueueOptions())
-    assert loads.of("default", now=now) == measured[-1]
-    assert loads.of("default", now=now + timedelta(minutes=1)) == CALM  # another minute is another budget
+    assert loads.current_load("default", now=now) == measured[-1]
+    assert loads.current_load("default", now=now + timedelta(minutes=1)) == NO_LOAD  # another minute is another budget
     assert measured == [
-        CALM,
+        NO_LOAD,
         Load(pressure=Pressure(adaptive=Adaptive())),
         Load(pressure=Pressure(adaptive=Adaptive())),
     ]
@@ -174,12 +174,12 @@ def test_a_load_that_cannot_be_measured_is_the_last_one_known(tasks: Tasks, now:
 def test_a_budget_forgets_nothing_that_is_not_written_yet(tasks: Tasks, now: datetime) -> None:
     at = [100.0]
     pressed = QueueOptions(pressure=Pressure(budget=Budget(per_minute=10)))
-    loads = Loads(tasks, lambda _: pressed, monotonic=lambda: at[0])
+    loads = PressureMonitor(tasks, lambda _: pressed, monotonic=lambda: at[0])
     seen = []
 
     for _ in range(25):
-        seen.append(loads.of("default", now=now).retries)
-        loads.retried("default")
+        seen.append(loads.current_load("default", now=now).retries)
+        loads.count_retry("default")
         at[0] += 0.1
 
     assert seen == list(range(25))
@@ -193,9 +193,9 @@ def test_a_minute_that_cannot_be_measured_starts_with_nothing_spent(tasks: Tasks
             raise UnavailableError("MongoDB did not answer in time")
         return answers.pop()
 
-    loads = Loads(tasks, options)
-    loads.of("default", now=now)
-    loads.retried("default")
+    loads = PressureMonitor(tasks, options)
+    loads.current_load("default", now=now)
+    loads.count_retry("default")
 
-    assert loads.of("default", now=now).retries == 1
-    assert loads.of("default", now=now + timedelta(minutes=1)).retries == 0
+    assert loads.current_load("default", now=now).retries == 1
+    assert loads.current_load("default", now=now + timedelta(minutes=1)).retries == 0

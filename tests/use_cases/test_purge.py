@@ -14,21 +14,21 @@ from tests.buried import bury_tasks, failed
 from tests.commands import Commands
 from tests.conftest import T0
 from tests.redrives import EVER
-from tidemill.dead_letters import LetterId
-from tidemill.dead_letters import pages as module
-from tidemill.dead_letters.which import Which
+from tidemill.dead_letters import paging as module
+from tidemill.dead_letters.documents import DeadLetterId
+from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.dead_letters.purge import PurgeResult, purge
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import InvalidRequestError
-from tidemill.purge import Purged, purge
-from tidemill.store import Tasks, open_tasks
+from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
 
 
-def purge_all(dead: Tasks, which: Which | None = None, **options: Any) -> Purged:
+def purge_all(dead: Tasks, which: DeadLetterFilter | None = None, **options: Any) -> PurgeResult:
     asked: dict[str, Any] = {"limit": 10_000, "dry_run": False, "now": T0 + 9 * SECOND, "until": EVER} | options
-    return purge(dead, which or Which(), **asked)
+    return purge(dead, which or DeadLetterFilter(), **asked)
 
 
 def test_what_was_redriven_and_what_is_exported_goes_too(dead: Tasks) -> None:
@@ -36,26 +36,26 @@ def test_what_was_redriven_and_what_is_exported_goes_too(dead: Tasks) -> None:
     dead.update_many({"_id.task": {"$lt": 2}}, {"$set": {"redriven_at": T0}})
     dead.update_many({"_id.task": {"$gt": 0}}, {"$set": {"archived_at": T0}})
 
-    assert purge_all(dead) == Purged(looked_at=4, purged=4, unexported=1)
+    assert purge_all(dead) == PurgeResult(examined=4, purged=4, unexported=1)
     assert all_of(dead) == []
 
 
 @pytest.mark.parametrize(
     ("which", "left"),
     [
-        (Which(ids=(LetterId(task="a", redrives=0),)), ["b", "c"]),
-        (Which(ids=(LetterId(task="a", redrives=0),), queue="eu"), ["a", "b", "c"]),
-        (Which(name="other"), ["a", "c"]),
-        (Which(queue="eu"), ["a", "b"]),
-        (Which(since=T0 + SECOND), ["a"]),
-        (Which(until=T0 + SECOND), ["b", "c"]),
-        (Which(since=T0 + SECOND, until=T0 + 2 * SECOND), ["a", "c"]),
-        (Which(since=T0 + SECOND, until=T0 + SECOND), ["a", "b", "c"]),
-        (Which(name="other", queue="eu"), ["a", "b", "c"]),
+        (DeadLetterFilter(ids=(DeadLetterId(task="a", redrives=0),)), ["b", "c"]),
+        (DeadLetterFilter(ids=(DeadLetterId(task="a", redrives=0),), queue="eu"), ["a", "b", "c"]),
+        (DeadLetterFilter(name="other"), ["a", "c"]),
+        (DeadLetterFilter(queue="eu"), ["a", "b"]),
+        (DeadLetterFilter(since=T0 + SECOND), ["a"]),
+        (DeadLetterFilter(until=T0 + SECOND), ["b", "c"]),
+        (DeadLetterFilter(since=T0 + SECOND, until=T0 + 2 * SECOND), ["a", "c"]),
+        (DeadLetterFilter(since=T0 + SECOND, until=T0 + SECOND), ["a", "b", "c"]),
+        (DeadLetterFilter(name="other", queue="eu"), ["a", "b", "c"]),
     ],
     ids=repr,
 )
-def test_what_is_meant_goes_and_nothing_else(dead: Tasks, which: Which, left: list[str]) -> None:
+def test_what_is_meant_goes_and_nothing_else(dead: Tasks, which: DeadLetterFilter, left: list[str]) -> None:
     bury_tasks(dead, [failed(T0, _id="a")], at=T0)
     bury_tasks(dead, [failed(T0, _id="b", name="other")], at=T0 + SECOND)
     bury_tasks(dead, [failed(T0, _id="c", queue="eu")], at=T0 + 2 * SECOND)
@@ -69,20 +69,20 @@ def test_a_letter_on_its_way_back_is_kept(dead: Tasks) -> None:
     bury_tasks(dead, [failed(T0, _id=n) for n in range(3)], at=T0)
     dead.update_one({"_id.task": 1}, {"$set": {"redrive_started_at": T0 - timedelta(days=1)}})
 
-    assert purge_all(dead) == Purged(looked_at=3, purged=2, unexported=2, under_way=1)
+    assert purge_all(dead) == PurgeResult(examined=3, purged=2, unexported=2, in_progress=1)
     assert [one["_id"]["task"] for one in all_of(dead)] == [1]
 
 
 def test_a_letter_that_sets_out_after_the_look_at_it_is_kept(dead: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     bury_tasks(dead, [failed(T0)], at=T0)
-    page = module.page
+    page = module.read_page
 
     def earlier(*args: Any, **options: Any) -> module.Page:
         found = page(*args, **options)
         dead.update_many({}, {"$set": {"redrive_started_at": T0}})
         return found
 
-    monkeypatch.setattr(module, "page", earlier)
+    monkeypatch.setattr(module, "read_page", earlier)
 
     assert purge_all(dead).purged == 0
     assert len(all_of(dead)) == 1

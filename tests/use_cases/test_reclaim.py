@@ -15,8 +15,8 @@ from bson.raw_bson import RawBSONDocument
 from tests.builders import MINUTE, add, claim, claim_one, document, lease, stored
 from tests.use_cases.conftest import Bench
 from tidemill.model import Succeeded
-from tidemill.settlement import Settlement
-from tidemill.store import claims, settles
+from tidemill.store import claims, settle
+from tidemill.store.outcomes import Settlement
 
 SECOND = timedelta(seconds=1)
 
@@ -32,7 +32,7 @@ def test_the_first_loss_is_refunded_and_due_again_within_seconds(bench: Bench, n
     assert (report["reclaimed"], report["failed"]) == (1, 0)
     assert (found["status"], found["attempts"], found["crashes"], found["lane"]) == ("pending", 0, 1, "fresh")
     assert bench.clock.at <= found["due_at"] <= bench.clock.at + 5 * SECOND
-    assert [(one["attempt"], one["status"]) for one in found["attempt_log"]] == [(0, "lost")]
+    assert [(one["attempt"], one["status"]) for one in found["attempt_log"]] == [(1, "lost")]
 
 
 def test_a_later_loss_is_a_failure_by_the_tasks_policy(bench: Bench, now: datetime) -> None:
@@ -96,7 +96,7 @@ def test_a_late_worker_is_told_that_it_lost_what_was_reclaimed(bench: Bench, now
     bench.clock.move(2 * MINUTE)
     bench.reclaim()
 
-    verdict = settles.settle(bench.tasks, [Settlement(task=late, outcome=Succeeded(result="late"))], now=bench.clock.at)
+    verdict = settle.settle(bench.tasks, [Settlement(task=late, outcome=Succeeded(result="late"))], now=bench.clock.at)
 
     assert (len(verdict.lost), verdict.settled) == (1, ())
 

@@ -16,18 +16,18 @@ from tests.conftest import ManualClock
 from tests.faults import failing
 from tests.keepers import a_keeper, lost, reclaimed
 from tidemill import UnavailableError
-from tidemill.control import Directory, Holder, hold, policy_of
-from tidemill.model import Task
-from tidemill.policies import RetryPolicy
-from tidemill.reclaim import GAUGES, reclaim
-from tidemill.reclaim.keeper import BATCH
-from tidemill.retry import DEFAULT
-from tidemill.store import Tasks, open_tasks, settles
+from tidemill.control.semaphores import PermitOwner, acquire
+from tidemill.control.task_types import Directory, resolve_task_policy
+from tidemill.model import RetryPolicy, Task
+from tidemill.policy.retry import DEFAULT
+from tidemill.reclaim import BATCH_SIZE, GAUGES, reclaim
+from tidemill.store import settle
+from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 INTERRUPTED = 11601
 FOREIGN = {"payload": {}, "status": "pending", "attempts": 0, "next_retry_at": None}
-MORE = BATCH + 10
+MORE = BATCH_SIZE + 10
 
 
 def one_of_each(tasks: Tasks, now: datetime) -> None:
@@ -49,13 +49,13 @@ def test_lost_tasks_that_nobody_registered_cost_no_look_each(
     mongod: Mongod, db: Database[Any], tasks: Tasks, clock: ManualClock, now: datetime
 ) -> None:
     db["task_types"].insert_one({"_id": "noop"})
-    add(tasks, [lost(now, crashes=1, name="gone") for _ in range(BATCH)])
+    add(tasks, [lost(now, crashes=1, name="gone") for _ in range(BATCH_SIZE)])
     noted = Commands()
     with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[noted]) as client:
         directory = Directory(client[db.name])
-        report = reclaimed(tasks, clock, policy=lambda task: policy_of(task, directory, deployment=DEFAULT))
+        report = reclaimed(tasks, clock, policy=lambda task: resolve_task_policy(task, directory, deployment=DEFAULT))
 
-    assert report["reclaimed"] == BATCH
+    assert report["reclaimed"] == BATCH_SIZE
     assert noted.names.count("find") == 2  # types and queues
 
 
@@ -63,17 +63,17 @@ def test_however_long_judging_takes_what_was_judged_is_taken_back(
     tasks: Tasks, clock: ManualClock, now: datetime
 ) -> None:
     seconds = iter(range(10**9))
-    add(tasks, [lost(now, crashes=1) for _ in range(BATCH)])
+    add(tasks, [lost(now, crashes=1) for _ in range(BATCH_SIZE)])
     settled: list[int] = []
 
     def slow(_task: Task) -> RetryPolicy:
-        settled.append(BATCH - tasks.count_documents({"status": "processing"}))
+        settled.append(BATCH_SIZE - tasks.count_documents({"status": "processing"}))
         return DEFAULT
 
-    keeper = a_keeper(tasks, clock, policy=slow, monotonic=lambda: next(seconds) / 10)
-    report = reclaim(keeper, until=10**9)
+    reclaim_context = a_keeper(tasks, clock, policy=slow, monotonic=lambda: next(seconds) / 10)
+    report = reclaim(reclaim_context, until=10**9)
 
-    assert report["reclaimed"] == BATCH
+    assert report["reclaimed"] == BATCH_SIZE
     assert len(set(settled)) > 2
 
 
@@ -141,7 +141,7 @@ def test_lost_tasks_that_cannot_be_written_to_keep_no_other_waiting(
 
     report = reclaimed(tasks, clock, dead_owner=dead_owner)
 
-    assert (report["reclaimed"], report["stuck"], report["errors"]) == (40, MORE, 0)
+    assert (report["reclaimed"], report["write_rejected"], report["errors"]) == (40, MORE, 0)
     assert {stored(tasks, one)["status"] for one in good} == {"pending"}
 
 
@@ -158,7 +158,7 @@ def test_strays_that_cannot_be_written_to_keep_no_other_waiting(
     report = reclaimed(tasks, clock)
 
     assert (report["expired"], report["adopted"], report["quarantined"]) == (40, 40, 40)
-    assert (report["stuck"], report["errors"]) == (3 * MORE, 0)
+    assert (report["write_rejected"], report["errors"]) == (3 * MORE, 0)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_what_stands_for_a_lease_and_is_none_keeps_nobody_waiting(
 
     report = reclaimed(tasks, clock, dead_owner="dead")
 
-    assert (report["reclaimed"], report["failed"], report["raced"]) == (MORE + 40, 1, 0)
+    assert (report["reclaimed"], report["failed"], report["lost_race"]) == (MORE + 40, 1, 0)
     assert tasks.count_documents({"status": "processing"}) == 0
     assert tasks.count_documents({"lease": {"$exists": True}}) == 0
 
@@ -212,12 +212,12 @@ def test_a_lease_that_is_extended_before_it_is_taken_back_is_left_alone(
     [task_id] = add(tasks, [lost(now, crashes=1)])
 
     def meanwhile(task: Task) -> RetryPolicy:
-        assert settles.extend(tasks, [task], until=now + MINUTE) == []
+        assert settle.extend(tasks, [task], until=now + MINUTE) == []
         return DEFAULT
 
     report = reclaimed(tasks, clock, policy=meanwhile)
 
-    assert (report["reclaimed"], report["raced"]) == (0, 1)
+    assert (report["reclaimed"], report["lost_race"]) == (0, 1)
     assert stored(tasks, task_id)["status"] == "processing"
 
 
@@ -225,8 +225,8 @@ def test_a_lease_that_is_extended_before_it_is_taken_back_is_left_alone(
 def test_a_dead_owner_keeps_its_permits_while_it_may_still_hold_tasks(
     db: Database[Any], tasks: Tasks, clock: ManualClock, now: datetime, *, index: str, left: int
 ) -> None:
-    holder = Holder(owner="dead", execution="1")
-    hold(db, "retries:default", holder, held=0, wanted=1, limit=1, until=now + MINUTE, now=now)
+    holder = PermitOwner(owner="dead", execution="1")
+    acquire(db, "retries:default", holder, seq=1, held=0, wanted=1, limit=1, until=now + MINUTE, now=now)
     one_of_each(tasks, now)
     if index != "none":
         db["tasks"].drop_index(index)

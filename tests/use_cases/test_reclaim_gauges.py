@@ -13,8 +13,8 @@ from tests.commands import Commands
 from tests.conftest import ManualClock
 from tests.keepers import a_keeper, lost, reclaimed
 from tidemill.reclaim import GAUGES, reclaim
-from tidemill.store import Tasks, open_tasks
-from tidemill.store.gauges import MANY, QUEUES_AT_ONCE
+from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.counts import COUNT_LIMIT, QUEUES_PER_COMMAND
 from tidemill.testing import Mongod
 
 
@@ -52,7 +52,7 @@ def test_the_gauges_tell_what_waits_also_in_a_paused_queue(
 def test_with_tasks_due_the_gauges_cost_five_commands_whatever_their_number(
     mongod: Mongod, db: Database[Any], tasks: Tasks, clock: ManualClock, now: datetime
 ) -> None:
-    add(tasks, [document(now, queue=f"q{n % QUEUES_AT_ONCE}", priority=n % 3) for n in range(1_000)])
+    add(tasks, [document(now, queue=f"q{n % QUEUES_PER_COMMAND}", priority=n % 3) for n in range(1_000)])
     commands = Commands()
     with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[commands]) as client:
         report = reclaimed(open_tasks(client[db.name]), clock)
@@ -63,9 +63,9 @@ def test_with_tasks_due_the_gauges_cost_five_commands_whatever_their_number(
 
 
 def test_a_gauge_stops_at_ten_thousand(tasks: Tasks, clock: ManualClock, now: datetime) -> None:
-    add(tasks, [document(now, queue=f"q{n % 7}") for n in range(MANY + 100)])
+    add(tasks, [document(now, queue=f"q{n % 7}") for n in range(COUNT_LIMIT + 100)])
 
-    assert reclaimed(tasks, clock)["due_fresh"] == MANY
+    assert reclaimed(tasks, clock)["due_fresh"] == COUNT_LIMIT
 
 
 def test_what_was_just_taken_back_is_not_due_yet_and_what_was_adopted_is(
@@ -92,6 +92,6 @@ def test_gauges_that_cannot_be_taken_are_absent_and_the_report_stays(
 
 
 def test_without_any_time_nothing_is_measured(tasks: Tasks, clock: ManualClock) -> None:
-    keeper = a_keeper(tasks, clock)
+    reclaim_context = a_keeper(tasks, clock)
 
-    assert not set(GAUGES) & set(reclaim(keeper, until=keeper.monotonic() - 1))
+    assert not set(GAUGES) & set(reclaim(reclaim_context, until=reclaim_context.monotonic() - 1))

@@ -1,4 +1,4 @@
-"""An executor that cannot keep up summons as many others as have work, where there are seats, and no more."""
+"""An executor that cannot keep up launches as many others as have work, where there are executor_slots, and no more."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from tests.commands import Commands
 from tests.faults import failing
 from tests.use_cases.conftest import Bench
 from tests.use_cases.fleet import Fleet
-from tidemill.control import Holder, change_queue
-from tidemill.executor import Order, Report
-from tidemill.executor.recruiting import FIRST_LOOK_SEC, LOOK_SEC, Recruiter, wanted
-from tidemill.policies import QueueOptions
-from tidemill.requests import Source
+from tidemill.control.queues import change_queue
+from tidemill.control.semaphores import PermitOwner
+from tidemill.executor.options import ExecutionOptions
+from tidemill.executor.report import Report
+from tidemill.executor.scaling import RATE_MEASURE_SEC, SCALE_OUT_INTERVAL_SEC, Launcher, ScaleOut, count_wanted
+from tidemill.model import QueueOptions
+from tidemill.requests.events import Source
 from tidemill.settings import Settings
-from tidemill.store import Tasks, open_tasks
-from tidemill.summon import Summoner
+from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
@@ -44,27 +45,27 @@ class Office:
 
     def __post_init__(self) -> None:
         runtime = self.fleet.runtime(tasks=self.tasks, monotonic=lambda: self.at)
-        self.summoner = Summoner(self.fleet.summon)
-        self.recruiter = Recruiter(
+        self.launcher = Launcher(self.fleet.launch)
+        self.scale_out = ScaleOut(
             runtime,
-            Order(owner="A", remaining=120 * SECOND, source=self.source, **self.order),
-            seats=self.fleet.seats,
-            summoner=self.summoner,
+            ExecutionOptions(owner="A", remaining=120 * SECOND, source=self.source, **self.order),
+            executor_slots=self.fleet.executor_slots,
+            launcher=self.launcher,
             claims_until=self.at + CLAIMS_FOR,
         )
 
     def work(self, seconds: float, *, queues: tuple[str, ...] = ("default",), step: float = 0.5) -> int:
-        """Have the executor work with full slots for so long, and return how many others it summoned meanwhile."""
-        before = self.fleet.summoned
+        """Have the executor work with full slots for so long, and return how many others it launched meanwhile."""
+        before = self.fleet.launched
         for _ in range(round(seconds / step)):
-            self.recruiter.look(queues, report=self.report, slots=4)
+            self.scale_out.launch_if_behind(queues, report=self.report, slots=4)
             self.at += step
             self.report["done"] += round(self.per_sec * step)
             self._wait()
-        return self.fleet.summoned - before
+        return self.fleet.launched - before
 
     def _wait(self) -> None:
-        call = self.summoner._call
+        call = self.launcher._call
         assert call is None or call.ended.wait(30)
 
 
@@ -86,18 +87,18 @@ def backlog(fleet: Fleet, count: int, **fields: Any) -> None:
 def sit(fleet: Fleet, *names: str) -> None:
     now = fleet.bench.clock.now()
     for name in names:
-        assert fleet.seats.take(Holder(owner=name, execution=name), until=now + 99 * SECOND, now=now)
+        assert fleet.executor_slots.acquire(PermitOwner(owner=name, execution=name), until=now + 99 * SECOND, now=now)
 
 
 @pytest.mark.parametrize(
-    ("due", "capacity", "free_seats", "expected"),
+    ("due", "capacity", "free_slots", "expected"),
     [
         (0, 100, 4, 0), (-50, 100, 4, 0), (1, 100, 4, 1), (100, 100, 4, 1), (101, 100, 4, 2), (399, 100, 4, 4),
         (9999, 100, 4, 4), (9999, 100, 0, 0), (5, 1, 9, 5),
     ],
 )  # fmt: skip
-def test_there_are_as_many_as_have_work_and_seats(due: int, capacity: int, free_seats: int, expected: int) -> None:
-    assert wanted(due=due, capacity=capacity, free_seats=free_seats) == expected
+def test_there_are_as_many_as_have_work_and_seats(due: int, capacity: int, free_slots: int, expected: int) -> None:
+    assert count_wanted(due=due, capacity=capacity, free_slots=free_slots) == expected
 
 
 # Two a second, for 60 seconds, are 120 tasks; of these it can do two less with every second that has passed.
@@ -114,7 +115,7 @@ def test_it_summons_as_many_as_what_it_cannot_do_itself_takes(office: Office, du
 def test_before_it_knows_what_it_gets_done_it_summons_nobody(office: Office) -> None:
     backlog(office.fleet, 900)
 
-    assert office.work(FIRST_LOOK_SEC) == 0
+    assert office.work(RATE_MEASURE_SEC) == 0
     assert office.work(0.5) == 5
 
 
@@ -124,11 +125,11 @@ def test_it_asks_only_once_in_a_while(mongod: Mongod, fleet: Fleet) -> None:
     with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[commands]) as client:
         fleet.bench.db = client[fleet.bench.db.name]
         office = Office(fleet=fleet, tasks=open_tasks(fleet.bench.db), per_sec=100)
-        office.work(FIRST_LOOK_SEC)
+        office.work(RATE_MEASURE_SEC)
         assert commands.names == []
-        office.work(LOOK_SEC)
-        assert commands.names == ["find", "find", "aggregate"]  # the seats, the queues' options, what is due
-        office.work(LOOK_SEC)
+        office.work(SCALE_OUT_INTERVAL_SEC)
+        assert commands.names == ["find", "find", "aggregate"]  # the executor_slots, the queues' options, what is due
+        office.work(SCALE_OUT_INTERVAL_SEC)
         assert commands.names.count("aggregate") == 2
 
 
@@ -139,7 +140,7 @@ def test_with_every_seat_taken_it_counts_nothing(mongod: Mongod, fleet: Fleet) -
     with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[commands]) as client:
         fleet.bench.db = client[fleet.bench.db.name]
         office = Office(fleet=fleet, tasks=open_tasks(fleet.bench.db))
-        assert office.work(2 * LOOK_SEC) == 0
+        assert office.work(2 * SCALE_OUT_INTERVAL_SEC) == 0
         assert commands.names == ["find", "find"]
 
 
@@ -150,7 +151,7 @@ def test_who_came_meanwhile_is_not_summoned_again(office: Office) -> None:
 
     sit(office.fleet, *"BCDE")
 
-    assert office.work(2 * LOOK_SEC) == 0
+    assert office.work(2 * SCALE_OUT_INTERVAL_SEC) == 0
 
 
 def test_slow_tasks_of_which_none_has_ended_are_a_reason_too(fleet: Fleet) -> None:
@@ -165,10 +166,10 @@ def test_one_that_was_summoned_and_has_done_nothing_yet_summons_nobody(fleet: Fl
     backlog(fleet, 900)
     office.report["snoozed"] = office.report["released"] = 99
 
-    assert office.work(3 * LOOK_SEC) == 0
+    assert office.work(3 * SCALE_OUT_INTERVAL_SEC) == 0
 
     office.per_sec = 2
-    assert office.work(LOOK_SEC + 1) > 0
+    assert office.work(SCALE_OUT_INTERVAL_SEC + 1) > 0
 
 
 def test_what_was_done_while_there_was_less_to_do_is_left_out(office: Office) -> None:
@@ -201,7 +202,7 @@ def test_retries_of_a_queue_that_caps_them_are_no_reason(office: Office, now: da
 
     assert office.work(1.5) == 0
     backlog(office.fleet, 900)
-    assert office.work(LOOK_SEC + 1) == 5
+    assert office.work(SCALE_OUT_INTERVAL_SEC + 1) == 5
 
 
 def test_only_what_it_serves_itself_is_a_reason(fleet: Fleet) -> None:
@@ -211,7 +212,7 @@ def test_only_what_it_serves_itself_is_a_reason(fleet: Fleet) -> None:
 
     assert office.work(1.5, queues=("eu",)) == 0
     backlog(fleet, 300, queue="eu", lane="retry", attempts=1)
-    assert office.work(LOOK_SEC + 1, queues=("eu",)) > 0
+    assert office.work(SCALE_OUT_INTERVAL_SEC + 1, queues=("eu",)) > 0
 
 
 def test_all_queues_count_together(office: Office) -> None:
@@ -230,7 +231,7 @@ def test_a_failing_database_is_counted_and_summons_nobody(fleet: Fleet, mine: Ta
         assert office.work(1.5) == 0
     assert office.report["errors"] == 1
 
-    assert office.work(LOOK_SEC + 1) == 5
+    assert office.work(SCALE_OUT_INTERVAL_SEC + 1) == 5
 
 
 @pytest.fixture
@@ -248,9 +249,9 @@ def test_an_execution_with_more_before_it_than_it_can_do_summons_others_and_one_
     backlog(fleet, 20, name="slow")
 
     fleet.come(source="tick", remaining=6 * SECOND, concurrency=4)
-    assert fleet.summoned == 0
+    assert fleet.launched == 0
 
     backlog(fleet, 1000, name="slow")
     report = fleet.come(source="tick", remaining=5 * SECOND, concurrency=4)
     assert report.backlog
-    assert fleet.summoned == 4 + 1  # on every seat but its own, and one that comes after it
+    assert fleet.launched == 4 + 1  # on every seat but its own, and one that comes after it

@@ -18,17 +18,16 @@ from tests.commands import Commands
 from tests.conftest import T0, ManualClock
 from tests.redrives import EVER, redrive_all, redriver
 from tidemill import Queue
-from tidemill.admission import Limits, admit
-from tidemill.archive import move
-from tidemill.dead_letters import LetterId
-from tidemill.dead_letters.letters import MAX_DOCUMENT, dead_letter
-from tidemill.dead_letters.places import sealed
-from tidemill.dead_letters.which import Which
-from tidemill.documents import DEAD_LETTERS, opened
+from tidemill.dead_letters.archive import move_failed
+from tidemill.dead_letters.documents import MAX_DOCUMENT_BYTES, DeadLetterId, build_dead_letter
+from tidemill.dead_letters.paging import MAX_BATCH_BYTES, DeadLetterFilter, encode_cursor
+from tidemill.dead_letters.redrive import MAX_SCHEDULE_SEC, redrive
+from tidemill.dead_letters.redrive_checks import RedriveRequest
+from tidemill.documents import DEAD_LETTERS, decode_shallow
 from tidemill.errors import InvalidRequestError, TaskNotFoundError
 from tidemill.model import Failed
-from tidemill.redrive import Plan, redrive, spread
-from tidemill.store import Tasks, open_tasks
+from tidemill.policy.admission import Limits, admit
+from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 HOUR = timedelta(hours=1)
@@ -39,7 +38,7 @@ def test_a_task_that_came_back_and_was_done_is_not_told_as_failed_once_it_is_for
 ) -> None:
     queue = Queue(db, clock=clock)
     [task_id] = add(tasks, [failed(clock.at)])
-    move(tasks, dead, clock=clock, until=EVER)
+    move_failed(tasks, dead, clock=clock, until=EVER)
     assert queue.get(task_id).status == "failed"
     assert redrive_all(redriver(tasks, dead, clock)).redriven == 1
     tasks.update_one({"_id": task_id}, {"$set": {"status": "done"}})
@@ -98,7 +97,7 @@ def test_a_redriven_task_starts_again_with_its_settings_and_its_lineage(
 
     anew = {"status": "pending", "lane": "fresh", "due_at": now, "next_retry_at": None, "attempts": 0, "error": None}
     anew |= {"attempt_log": [], "result": None, "finished_at": None, "updated_at": now, "redrives": 5}
-    assert (done.looked_at, done.redriven, done.next) == (1, 1, None)
+    assert (done.examined, done.redriven, done.next) == (1, 1, None)
     assert all_of(tasks) == [kept | anew]
 
 
@@ -118,14 +117,14 @@ def test_a_second_death_is_a_second_letter(tasks: Tasks, dead: Tasks, clock: Man
     add(tasks, [failed(T0, _id="poison")])
 
     for _ in range(10):
-        move(tasks, dead, clock=clock, until=EVER)
+        move_failed(tasks, dead, clock=clock, until=EVER)
         clock.move(HOUR)
         assert redrive_all(redriver(tasks, dead, clock)).redriven == 1
         tasks.update_one({"_id": "poison"}, {"$set": {"status": "failed", "finished_at": clock.now()}})
 
     assert [one["_id"]["redrives"] for one in all_of(dead)] == list(range(10))
     assert stored(tasks, "poison")["redrives"] == 10
-    assert redrive_all(redriver(tasks, dead, clock)).looked_at == 0
+    assert redrive_all(redriver(tasks, dead, clock)).examined == 0
 
 
 VALUES: dict[str, Any] = {
@@ -151,7 +150,7 @@ def test_the_bytes_of_the_payload_survive(tasks: Tasks, dead: Tasks, clock: Manu
     redrive_all(redriver(tasks, dead, clock))
 
     [raw] = tasks.find({})
-    assert bytes(opened(raw)["payload"].raw) == bson.encode(payload)
+    assert bytes(decode_shallow(raw)["payload"].raw) == bson.encode(payload)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +161,7 @@ def test_a_task_with_an_id_of_any_type_comes_back(
 ) -> None:
     bury_tasks(dead, [failed(T0, _id=task_id)], at=T0)
 
-    redrive_all(redriver(tasks, dead, clock), Which(ids=(LetterId(task=task_id, redrives=0),)))
+    redrive_all(redriver(tasks, dead, clock), DeadLetterFilter(ids=(DeadLetterId(task=task_id, redrives=0),)))
 
     [raw] = tasks.find({}, {"_id": 1})
     assert bytes(raw.raw) == bson.encode({"_id": task_id})
@@ -170,8 +169,8 @@ def test_a_task_with_an_id_of_any_type_comes_back(
 
 def test_what_is_left_of_a_full_document_comes_back(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:  # F43
     task = failed(T0, payload={"x": ""})
-    task["payload"] = {"x": "x" * (MAX_DOCUMENT - len(bson.encode(task)))}
-    assert len(bson.encode(task)) == MAX_DOCUMENT
+    task["payload"] = {"x": "x" * (MAX_DOCUMENT_BYTES - len(bson.encode(task)))}
+    assert len(bson.encode(task)) == MAX_DOCUMENT_BYTES
     bury_tasks(dead, [task, failed(T0)], at=T0)
 
     assert redrive_all(redriver(tasks, dead, clock)).redriven == 2
@@ -185,10 +184,10 @@ def test_what_is_meant_is_redriven_and_nothing_else(tasks: Tasks, dead: Tasks, c
     bury_tasks(dead, [failed(T0, _id="c", error={"message": "?", "code": "KeyError", "at": T0})], at=T0 + 2 * HOUR)
     clock.move(3 * HOUR)
     fingerprint = all_of(dead)[2]["fingerprint"]
-    meant: dict[str, Which] = {
-        "a": Which(ids=(first,)),
-        "b": Which(since=T0 + HOUR, until=T0 + 2 * HOUR),
-        "c": Which(fingerprint=fingerprint),
+    meant: dict[str, DeadLetterFilter] = {
+        "a": DeadLetterFilter(ids=(first,)),
+        "b": DeadLetterFilter(since=T0 + HOUR, until=T0 + 2 * HOUR),
+        "c": DeadLetterFilter(fingerprint=fingerprint),
     }
 
     for task_id, which in meant.items():
@@ -196,13 +195,22 @@ def test_what_is_meant_is_redriven_and_nothing_else(tasks: Tasks, dead: Tasks, c
         assert [one["_id"] for one in all_of(tasks)] == [task_id]
         tasks.delete_many({})
 
-    assert redrive_all(redriver(tasks, dead, clock, "noop", "other")).looked_at == 0
+    assert redrive_all(redriver(tasks, dead, clock, "noop", "other")).examined == 0
 
 
 @pytest.mark.parametrize(
-    "which", [Which(queue="eu"), Which(name="other"), Which(name="noop", queue="eu"), Which(name="x")], ids=repr
+    "which",
+    [
+        DeadLetterFilter(queue="eu"),
+        DeadLetterFilter(name="other"),
+        DeadLetterFilter(name="noop", queue="eu"),
+        DeadLetterFilter(name="x"),
+    ],
+    ids=repr,
 )
-def test_names_and_queues_are_met_on_a_walk(tasks: Tasks, dead: Tasks, clock: ManualClock, which: Which) -> None:
+def test_names_and_queues_are_met_on_a_walk(
+    tasks: Tasks, dead: Tasks, clock: ManualClock, which: DeadLetterFilter
+) -> None:
     bury_tasks(
         dead, [failed(T0, queue=queue, name=name) for queue in ("eu", "us") for name in ("noop", "other")], at=T0
     )
@@ -224,7 +232,7 @@ def test_five_thousand_come_back_in_pages_spread_over_time(  # F61
     for batch in range(10):
         bury_tasks(dead, [failed(T0) for _ in range(500)], at=T0 + timedelta(seconds=batch))
     start = clock.move(HOUR)
-    on, plan = redriver(tasks, dead, clock), Plan(which=Which(), per_sec=10)
+    on, plan = redriver(tasks, dead, clock), RedriveRequest(which=DeadLetterFilter(), per_sec=10)
 
     pages = 0
     cursor: str | None = None
@@ -243,7 +251,7 @@ def test_five_thousand_come_back_in_pages_spread_over_time(  # F61
 
 def test_what_is_late_is_spread_anew(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
     bury_tasks(dead, [failed(T0) for _ in range(4)], at=T0)
-    on, plan = redriver(tasks, dead, clock), Plan(which=Which(), per_sec=1)
+    on, plan = redriver(tasks, dead, clock), RedriveRequest(which=DeadLetterFilter(), per_sec=1)
 
     first = redrive(on, plan, limit=2, dry_run=False, until=EVER)
     later = clock.move(HOUR)
@@ -253,30 +261,28 @@ def test_what_is_late_is_spread_anew(tasks: Tasks, dead: Tasks, clock: ManualClo
     assert due == [T0, T0 + timedelta(seconds=1), later, later + timedelta(seconds=1)]
 
 
-@pytest.mark.parametrize("per_sec", [0.001, 1e-12, 5e-324])
+@pytest.mark.parametrize(("per_sec", "back"), [(1.5 / MAX_SCHEDULE_SEC, 2), (1e-12, 1), (5e-324, 1)])
 def test_what_would_be_due_in_more_than_a_year_is_refused(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, per_sec: float
+    tasks: Tasks, dead: Tasks, clock: ManualClock, per_sec: float, back: int
 ) -> None:
-    monkeypatch.setattr(spread, "FARTHEST_SEC", 1000)
     bury_tasks(dead, [failed(T0) for _ in range(4)], at=T0)
-    on, plan = redriver(tasks, dead, clock), Plan(which=Which(), per_sec=per_sec)
+    on, plan = redriver(tasks, dead, clock), RedriveRequest(which=DeadLetterFilter(), per_sec=per_sec)
 
     dry = redrive(on, plan, limit=10, dry_run=True, until=EVER)
     done = redrive(on, plan, limit=10, dry_run=False, until=EVER)
 
-    back = 2 if per_sec == 0.001 else 1
     assert dry == done
-    assert (done.redriven, done.refused) == (back, {"far_off": 4 - back})
+    assert (done.redriven, done.refused) == (back, {"too_far_ahead": 4 - back})
     assert done.examples[0].message == "at this rate its turn would be more than a year away"
     assert dead.count_documents({"redriven_at": None, "redrive_started_at": None}) == 4 - back
 
 
 def test_a_slower_rate_may_be_chosen_on_the_way(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
     bury_tasks(dead, [failed(T0)], at=T0)
-    on, slow = redriver(tasks, dead, clock), Plan(which=Which(), per_sec=0.001)
+    on, slow = redriver(tasks, dead, clock), RedriveRequest(which=DeadLetterFilter(), per_sec=0.001)
     cursor = redrive(on, slow, limit=0, dry_run=True, after=cursor_of(placed=10**9), until=EVER).next
 
-    assert redrive(on, slow, limit=10, dry_run=False, after=cursor, until=EVER).refused == {"far_off": 1}
+    assert redrive(on, slow, limit=10, dry_run=False, after=cursor, until=EVER).refused == {"too_far_ahead": 1}
 
 
 FORGED: dict[str, dict[str, Any]] = {
@@ -292,26 +298,26 @@ def test_a_cursor_that_no_redrive_has_named_is_refused(
     tasks: Tasks, dead: Tasks, clock: ManualClock, what: str
 ) -> None:
     bury_tasks(dead, [failed(T0)], at=T0)
-    plan = Plan(which=Which(), per_sec=0.001)
+    plan = RedriveRequest(which=DeadLetterFilter(), per_sec=0.001)
 
     with pytest.raises(InvalidRequestError, match="cursor"):
         redrive(redriver(tasks, dead, clock), plan, limit=1, dry_run=False, after=cursor_of(**FORGED[what]), until=EVER)
 
 
 def cursor_of(**state: Any) -> str:
-    return sealed({"dead_lettered_at": None, "_id": None, "up_to": T0, "start": T0, "placed": 0} | state)
+    return encode_cursor({"dead_lettered_at": None, "_id": None, "up_to": T0, "start": T0, "placed": 0} | state)
 
 
 def test_what_dies_while_the_redrive_goes_on_is_not_met_again(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
     bury_tasks(dead, [failed(T0) for _ in range(3)], at=T0)
     clock.move(HOUR)
-    on, plan = redriver(tasks, dead, clock), Plan(which=Which())
+    on, plan = redriver(tasks, dead, clock), RedriveRequest(which=DeadLetterFilter())
     done = redrive(on, plan, limit=1, dry_run=False, until=EVER)
 
     for _ in range(2):
         clock.move(HOUR)
         tasks.update_many({}, {"$set": {"status": "failed", "finished_at": clock.now()}})
-        move(tasks, dead, clock=clock, until=EVER)
+        move_failed(tasks, dead, clock=clock, until=EVER)
         done = redrive(on, plan, limit=1, dry_run=False, after=done.next, until=EVER)
 
     assert (done.redriven, done.next) == (1, None)
@@ -320,7 +326,7 @@ def test_what_dies_while_the_redrive_goes_on_is_not_met_again(tasks: Tasks, dead
 
 def test_a_redrive_stops_in_time_and_goes_on(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
     bury_tasks(dead, [failed(T0) for _ in range(501)], at=T0)
-    on, plan = redriver(tasks, dead, clock), Plan(which=Which())
+    on, plan = redriver(tasks, dead, clock), RedriveRequest(which=DeadLetterFilter())
 
     done = redrive(on, plan, limit=1000, dry_run=False, until=0, monotonic=lambda: 1)
     rest = redrive(on, plan, limit=1000, dry_run=False, after=done.next, until=0, monotonic=lambda: 1)
@@ -328,17 +334,14 @@ def test_a_redrive_stops_in_time_and_goes_on(tasks: Tasks, dead: Tasks, clock: M
     assert (done.redriven, rest.redriven, rest.next) == (500, 1, None)
 
 
-def test_large_letters_are_held_few_at_a_time(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tidemill.dead_letters.portions.MAX_BYTES", 2000)
-    bury_tasks(dead, [failed(T0, payload={"x": "x" * 600}) for _ in range(5)], at=T0)
-    on, plan = redriver(tasks, dead, clock), Plan(which=Which())
+def test_large_letters_are_held_few_at_a_time(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
+    bury_tasks(dead, [failed(T0, payload={"x": "x" * (MAX_BATCH_BYTES // 2)}) for _ in range(2)], at=T0)
+    on, plan = redriver(tasks, dead, clock), RedriveRequest(which=DeadLetterFilter())
 
     done = redrive(on, plan, limit=10, dry_run=False, until=0, monotonic=lambda: 1)
     rest = redrive(on, plan, limit=10, dry_run=False, after=done.next, until=EVER)
 
-    assert (done.redriven, rest.redriven, rest.next) == (1, 4, None)
+    assert (done.redriven, rest.redriven, rest.next) == (1, 1, None)
 
 
 def test_a_dry_run_tells_the_same_and_writes_nothing(mongod: Mongod, db: Database[Any], clock: ManualClock) -> None:
@@ -350,7 +353,7 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(mongod: Mongod, db: Databas
         bury_tasks(dead, [*letters, *(failed(T0, idempotency_key="k") for _ in range(2))], at=T0)
         before = letter_bytes(dead)
         commands.names.clear()
-        on, plan = redriver(tasks, dead, clock), Plan(which=Which())
+        on, plan = redriver(tasks, dead, clock), RedriveRequest(which=DeadLetterFilter())
 
         dry = redrive(on, plan, limit=10, dry_run=True, until=EVER)
 
@@ -384,11 +387,18 @@ def test_a_letter_made_by_hand_comes_back_under_its_own_id(tasks: Tasks, dead: T
 @pytest.mark.parametrize("cursor", ["", "?", "AAAA", "BQAAAAA", "x" * 50])
 def test_a_text_that_is_no_cursor_is_refused(tasks: Tasks, dead: Tasks, clock: ManualClock, cursor: str) -> None:
     with pytest.raises(InvalidRequestError, match="cursor"):
-        redrive(redriver(tasks, dead, clock), Plan(which=Which()), limit=1, dry_run=False, after=cursor, until=EVER)
+        redrive(
+            redriver(tasks, dead, clock),
+            RedriveRequest(which=DeadLetterFilter()),
+            limit=1,
+            dry_run=False,
+            after=cursor,
+            until=EVER,
+        )
 
 
 def test_a_letter_of_a_slim_document_comes_back(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
-    letter = dead_letter(RawBSONDocument(bson.encode(failed(T0, _id="slim"))), now=T0)
+    letter = build_dead_letter(RawBSONDocument(bson.encode(failed(T0, _id="slim"))), now=T0)
     slim = {name: value for name, value in bson.decode(letter.raw).items() if value is not None}
     add(dead, [{name: value for name, value in slim.items() if name not in ("attempt_log", "trace")}])
 

@@ -16,11 +16,11 @@ from tests.builders import add, all_of, document
 from tests.buried import bury_tasks, failed, letter, letter_bytes
 from tests.conftest import T0, ManualClock
 from tests.redrives import redrive_all, redriver
-from tidemill.dead_letters import redriving
-from tidemill.dead_letters.which import Which
-from tidemill.redrive.values import EXAMPLES
-from tidemill.store import Tasks
-from tidemill.store.writes import Written
+from tidemill.dead_letters import redrive_writes
+from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.dead_letters.redrive_checks import MAX_EXAMPLES
+from tidemill.store.connection import Tasks
+from tidemill.store.writes import WriteCounts
 
 HOUR = timedelta(hours=1)
 
@@ -55,7 +55,7 @@ def test_a_refused_letter_stays_as_it_is_and_keeps_no_other_back(
 
     done = redrive_all(redriver(tasks, dead, clock))
 
-    assert (done.looked_at, done.redriven, done.refused) == (2, 1, {code: 1})
+    assert (done.examined, done.redriven, done.refused) == (2, 1, {code: 1})
     [example] = done.examples
     assert (example.id, example.code, example.message) == (letter_id, code, message)
     assert done.unregistered == ({"gone": 1} if code == "unregistered" else {})
@@ -73,11 +73,11 @@ def test_names_that_are_not_registered_are_counted(tasks: Tasks, dead: Tasks, cl
 
 
 def test_only_some_of_the_refused_are_shown(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
-    bury_tasks(dead, [failed(T0, name="x" * 5000) for _ in range(EXAMPLES + 5)], at=T0)
+    bury_tasks(dead, [failed(T0, name="x" * 5000) for _ in range(MAX_EXAMPLES + 5)], at=T0)
 
     done = redrive_all(redriver(tasks, dead, clock))
 
-    assert (done.refused, len(done.examples)) == ({"unregistered": EXAMPLES + 5}, EXAMPLES)
+    assert (done.refused, len(done.examples)) == ({"unregistered": MAX_EXAMPLES + 5}, MAX_EXAMPLES)
     assert max(len(one.message) for one in done.examples) < 200
 
 
@@ -116,13 +116,13 @@ def test_a_conflict_that_only_the_insert_meets_leaves_the_letter_as_it_was(
     bury_tasks(dead, [failed(T0, **fields)], at=T0)
     before = letter_bytes(dead)
     bury_tasks(dead, [failed(T0)], at=T0)
-    insert = redriving.insert
+    insert = redrive_writes.insert
 
     def quicker(*args: Any) -> dict[int, int]:
         add(tasks, alive())
         return insert(*args)
 
-    monkeypatch.setattr(redriving, "insert", quicker)
+    monkeypatch.setattr(redrive_writes, "insert", quicker)
     done = redrive_all(redriver(tasks, dead, clock))
 
     assert (done.redriven, done.refused) == (1, {"conflict": 1})
@@ -178,7 +178,7 @@ def test_two_redrives_at_once_bring_each_task_back_once(tasks: Tasks, dead: Task
     both = at_once([redriver(tasks, dead, clock)] * 2, redrive_all)
 
     assert sum(one.redriven for one in both) == 300
-    assert all(set(one.refused) <= {"under_way", "conflict"} for one in both)
+    assert all(set(one.refused) <= {"in_progress", "conflict"} for one in both)
     assert (tasks.count_documents({}), dead.count_documents({"redriven_at": T0, "redrive_token": None})) == (300, 300)
 
 
@@ -186,18 +186,18 @@ def test_a_letter_that_somebody_else_has_taken_meanwhile_is_theirs(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bury_tasks(dead, [failed(T0, _id=one) for one in ("gone", "closed", "theirs", "ours")], at=T0)
-    mark: Callable[..., Written] = redriving.mark
+    mark: Callable[..., WriteCounts] = redrive_writes.mark
 
-    def later(*args: Any, **options: Any) -> Written:
+    def later(*args: Any, **options: Any) -> WriteCounts:
         dead.delete_one({"_id.task": "gone"})
         dead.update_one({"_id.task": "closed"}, {"$set": {"redriven_at": T0}})
         dead.update_one({"_id.task": "theirs"}, {"$set": {"redrive_started_at": T0, "redrive_token": "t"}})
         return mark(*args, **options)
 
-    monkeypatch.setattr(redriving, "mark", later)
+    monkeypatch.setattr(redrive_writes, "mark", later)
     done = redrive_all(redriver(tasks, dead, clock))
 
-    assert (done.looked_at, done.redriven, done.refused) == (4, 1, {"under_way": 1})
+    assert (done.examined, done.redriven, done.refused) == (4, 1, {"in_progress": 1})
     assert [one["_id"] for one in all_of(tasks)] == ["ours"]
     assert dead.count_documents({"_id.task": "closed", "redrive_token": None}) == 1
 
@@ -226,7 +226,7 @@ def test_a_redrive_is_under_way_for_a_minute_whatever_the_clock_said(
     dead.update_one({}, {"$set": {"redrive_started_at": started_at, "redrive_due_at": T0, "redrive_token": "t"}})
     before = letter_bytes(dead)
 
-    done = redrive_all(redriver(tasks, dead, clock), Which(name="noop"))
+    done = redrive_all(redriver(tasks, dead, clock), DeadLetterFilter(name="noop"))
 
-    assert (done.redriven, done.refused) == ((0, {"under_way": 1}) if is_under_way else (1, {}))
+    assert (done.redriven, done.refused) == ((0, {"in_progress": 1}) if is_under_way else (1, {}))
     assert (letter_bytes(dead) == before) == is_under_way

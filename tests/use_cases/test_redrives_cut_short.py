@@ -15,14 +15,14 @@ from tests.buried import bury_tasks, failed, letter_bytes
 from tests.conftest import T0, ManualClock
 from tests.faults import failing
 from tests.redrives import EVER, WEEK, cut_short, finish, redrive_all, redriver
-from tidemill.archive import move
-from tidemill.dead_letters import redriving
+from tidemill.dead_letters import redrive_writes
+from tidemill.dead_letters.archive import move_failed
+from tidemill.dead_letters.paging import MAX_BATCH_BYTES
+from tidemill.dead_letters.redrive import BATCH_SIZE, INSERT_TIMEOUT, complete
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import UnavailableError
-from tidemill.redrive import complete, completing
-from tidemill.redrive.carrying import INSERT_WITHIN
-from tidemill.store import Tasks, open_tasks
-from tidemill.store.writes import Written
+from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.writes import WriteCounts
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -112,7 +112,7 @@ def test_a_redrive_finds_what_an_earlier_one_has_left(
     cut_short(on, monkeypatch, "close", after=False)
     if stage == "dead":
         tasks.update_many({}, {"$set": {"status": "failed", "finished_at": T0}})
-        move(tasks, dead, clock=clock, until=EVER)
+        move_failed(tasks, dead, clock=clock, until=EVER)
     clock.move(MINUTE)
 
     redrive_all(on)
@@ -198,48 +198,48 @@ def test_what_was_begun_by_a_clock_a_little_ahead_may_be_under_way(
 def test_what_is_cut_short_is_completed_in_time_or_left(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completing, "BATCH", 2)
-    bury_tasks(dead, [failed(T0) for _ in range(5)], at=T0)
+    bury_tasks(dead, [failed(T0) for _ in range(BATCH_SIZE + 1)], at=T0)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, "insert", after=False)
+    for _ in range(2):
+        cut_short(on, monkeypatch, "insert", after=False)
     clock.move(MINUTE)
     ticks = itertools.count()
 
-    assert complete(on, until=2, monotonic=lambda: next(ticks), forgotten_after=WEEK) == 4
-    assert complete(on, until=0, monotonic=lambda: 0, forgotten_after=WEEK) == 0
+    assert complete(on, until=1, monotonic=lambda: next(ticks), task_retention=WEEK) == BATCH_SIZE
+    assert complete(on, until=0, monotonic=lambda: 0, task_retention=WEEK) == 0
     assert finish(on) == 1
 
 
 def test_large_letters_are_completed_few_at_a_time(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury_tasks(dead, [failed(T0, payload={"x": "x" * 600}) for _ in range(5)], at=T0)
+    bury_tasks(dead, [failed(T0, payload={"x": "x" * (MAX_BATCH_BYTES // 2)}) for _ in range(2)], at=T0)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, "insert", after=False)
-    monkeypatch.setattr("tidemill.dead_letters.portions.MAX_BYTES", 2000)
+    for _ in range(2):
+        cut_short(on, monkeypatch, "insert", after=False)
     clock.move(MINUTE)
 
-    assert complete(on, until=1, monotonic=iter((0, 1)).__next__, forgotten_after=WEEK) == 1
-    assert finish(on) == 4
+    assert complete(on, until=1, monotonic=iter((0, 1)).__next__, task_retention=WEEK) == 1
+    assert finish(on) == 1
 
 
 def test_nothing_is_inserted_long_after_its_mark(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bury_tasks(dead, [failed(T0)], at=T0)
-    mark = redriving.mark
+    mark = redrive_writes.mark
 
-    def slow(*args: Any, **options: Any) -> Written:
+    def slow(*args: Any, **options: Any) -> WriteCounts:
         marked = mark(*args, **options)
-        clock.move(INSERT_WITHIN)
+        clock.move(INSERT_TIMEOUT)
         return marked
 
     with monkeypatch.context() as patched:
-        patched.setattr(redriving, "mark", slow)
+        patched.setattr(redrive_writes, "mark", slow)
         done = redrive_all(redriver(tasks, dead, clock))
 
-    assert (done.redriven, done.refused, all_of(tasks)) == (0, {"under_way": 1}, [])
-    clock.move(MINUTE - INSERT_WITHIN)
+    assert (done.redriven, done.refused, all_of(tasks)) == (0, {"in_progress": 1}, [])
+    clock.move(MINUTE - INSERT_TIMEOUT)
     assert finish(redriver(tasks, dead, clock)) == 1
 
 
@@ -247,13 +247,13 @@ def test_an_insert_that_was_made_already_is_no_conflict(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bury_tasks(dead, [failed(T0) for _ in range(3)], at=T0)
-    insert = redriving.insert
+    insert = redrive_writes.insert
 
     def twice(*args: Any) -> dict[int, int]:
         insert(*args)
         return insert(*args)
 
-    monkeypatch.setattr(redriving, "insert", twice)
+    monkeypatch.setattr(redrive_writes, "insert", twice)
 
     assert redrive_all(redriver(tasks, dead, clock)).redriven == 3
     assert dead.count_documents({"redriven_at": T0}) == 3

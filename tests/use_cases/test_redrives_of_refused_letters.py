@@ -11,22 +11,15 @@ from tests.builders import all_of
 from tests.buried import bury_tasks, failed, letter_bytes
 from tests.conftest import T0, ManualClock
 from tests.redrives import cut_short, finish, redrive_all, redriver
-from tidemill.dead_letters import redriving
+from tidemill.dead_letters import redrive_writes
+from tidemill.dead_letters.redrive import BATCH_SIZE
 from tidemill.documents import DEAD_LETTERS
-from tidemill.redrive import completing, run
-from tidemill.store import Tasks
-from tidemill.store.writes import Written
+from tidemill.store.connection import Tasks
+from tidemill.store.writes import WriteCounts
 
 MINUTE = timedelta(minutes=1)
 RIGID = {"queue": {"$ne": "rigid"}}
 NEVER_CLOSED = {"$or": [RIGID, {"redriven_at": {"$exists": False}}]}
-
-
-@pytest.fixture(autouse=True)
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of two letters."""
-    monkeypatch.setattr(run, "BATCH", 2)
-    monkeypatch.setattr(completing, "BATCH", 2)
 
 
 def let_only(dead: Tasks, rule: dict[str, Any]) -> None:
@@ -43,7 +36,6 @@ def bury_both(dead: Tasks, *, rigid: int, others: int) -> None:
 def test_what_was_cut_short_is_completed_behind_those_that_cannot_be(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    monkeypatch.setattr(run, "BATCH", 100)
     bury_both(dead, rigid=5, others=3)
     on = redriver(tasks, dead, clock)
     cut_short(on, monkeypatch, step, after=False)
@@ -59,22 +51,22 @@ def test_what_was_cut_short_is_completed_behind_those_that_cannot_be(
 
 
 def test_letters_that_cannot_be_changed_are_refused_and_stay(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
-    bury_both(dead, rigid=3, others=2)
+    bury_both(dead, rigid=BATCH_SIZE + 1, others=2)
     before = letter_bytes(dead)
     let_only(dead, RIGID)
 
     done = redrive_all(redriver(tasks, dead, clock))
 
-    assert (done.looked_at, done.redriven, done.refused) == (5, 2, {"unwritable": 3})
+    assert (done.examined, done.redriven, done.refused) == (BATCH_SIZE + 3, 2, {"write_rejected": BATCH_SIZE + 1})
     assert {one.message for one in done.examples} == {"MongoDB refuses to change its letter"}
     assert {one["queue"] for one in all_of(tasks)} == {"default"}
-    assert len(before.items() & letter_bytes(dead).items()) == 3
+    assert len(before.items() & letter_bytes(dead).items()) == BATCH_SIZE + 1
 
 
 def test_letters_that_cannot_be_closed_are_refused_time_and_again_and_their_tasks_come_back_once(
     tasks: Tasks, dead: Tasks, clock: ManualClock
 ) -> None:
-    bury_both(dead, rigid=3, others=2)
+    bury_both(dead, rigid=BATCH_SIZE + 1, others=2)
     let_only(dead, NEVER_CLOSED)
     on = redriver(tasks, dead, clock)
 
@@ -82,11 +74,11 @@ def test_letters_that_cannot_be_closed_are_refused_time_and_again_and_their_task
     clock.move(MINUTE)
     second = redrive_all(on)
 
-    assert (first.redriven, first.refused) == (2, {"unwritable": 3})
-    assert (second.redriven, second.refused) == (0, {"unwritable": 3})
+    assert (first.redriven, first.refused) == (2, {"write_rejected": BATCH_SIZE + 1})
+    assert (second.redriven, second.refused) == (0, {"write_rejected": BATCH_SIZE + 1})
     assert {one.message for one in second.examples} == {"its task is back, but MongoDB refuses to change its letter"}
     assert finish(on) == 0
-    assert tasks.count_documents({"redrives": 1}) == 5
+    assert tasks.count_documents({"redrives": 1}) == BATCH_SIZE + 3
 
 
 def test_what_somebody_else_has_taken_is_told_apart_from_what_is_refused(
@@ -94,32 +86,32 @@ def test_what_somebody_else_has_taken_is_told_apart_from_what_is_refused(
 ) -> None:
     bury_both(dead, rigid=1, others=1)
     let_only(dead, RIGID)
-    mark = redriving.mark
+    mark = redrive_writes.mark
 
-    def later(*args: Any, **options: Any) -> Written:
+    def later(*args: Any, **options: Any) -> WriteCounts:
         dead.update_one({"queue": "default"}, {"$set": {"redrive_started_at": T0, "redrive_token": "theirs"}})
         return mark(*args, **options)
 
-    monkeypatch.setattr(redriving, "mark", later)
+    monkeypatch.setattr(redrive_writes, "mark", later)
 
-    assert redrive_all(redriver(tasks, dead, clock)).refused == {"unwritable": 1, "under_way": 1}
+    assert redrive_all(redriver(tasks, dead, clock)).refused == {"write_rejected": 1, "in_progress": 1}
 
 
 def test_what_somebody_else_had_in_hand_meanwhile_is_not_taken_for_refused(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bury_tasks(dead, [failed(T0)], at=T0)
-    mark = redriving.mark
+    mark = redrive_writes.mark
 
-    def meanwhile(*args: Any, **options: Any) -> Written:
+    def meanwhile(*args: Any, **options: Any) -> WriteCounts:
         dead.update_one({}, {"$set": {"redrive_token": "theirs"}})
         marked = mark(*args, **options)
         dead.update_one({}, {"$unset": {"redrive_token": ""}})
         return marked
 
-    monkeypatch.setattr(redriving, "mark", meanwhile)
+    monkeypatch.setattr(redrive_writes, "mark", meanwhile)
 
-    assert redrive_all(redriver(tasks, dead, clock)).refused == {"under_way": 1}
+    assert redrive_all(redriver(tasks, dead, clock)).refused == {"in_progress": 1}
 
 
 @pytest.mark.parametrize("theirs", [{"redriven_at": T0}, {"redrive_token": "theirs"}], ids=repr)
@@ -127,7 +119,7 @@ def test_what_somebody_else_completes_is_neither_redriven_nor_refused(
     tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, theirs: dict[str, Any]
 ) -> None:
     bury_tasks(dead, [failed(T0)], at=T0)
-    on, close = redriver(tasks, dead, clock), redriving.close
+    on, close = redriver(tasks, dead, clock), redrive_writes.close
     cut_short(on, monkeypatch, "close", after=False)
     clock.move(MINUTE)
 
@@ -135,7 +127,7 @@ def test_what_somebody_else_completes_is_neither_redriven_nor_refused(
         dead.update_one({}, {"$set": theirs})
         return close(*args, **options)
 
-    monkeypatch.setattr(redriving, "close", slower)
+    monkeypatch.setattr(redrive_writes, "close", slower)
     done = redrive_all(on)
 
-    assert (done.looked_at, done.redriven, done.refused) == (1, 0, {})
+    assert (done.examined, done.redriven, done.refused) == (1, 0, {})

@@ -11,13 +11,14 @@ from tests.builders import add, all_of, document
 from tests.buried import bury_tasks, failed, letter_bytes
 from tests.conftest import T0, ManualClock
 from tests.redrives import cut_short, finish, redrive_all, redriver
-from tidemill.dead_letters import LetterId, redriving
-from tidemill.dead_letters.which import Which
-from tidemill.store import Tasks
+from tidemill.dead_letters import redrive_writes
+from tidemill.dead_letters.documents import DeadLetterId
+from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.store.connection import Tasks
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
-FIRST, SECOND = (Which(ids=(LetterId(task="a", redrives=n),)) for n in (0, 1))
+FIRST, SECOND = (DeadLetterFilter(ids=(DeadLetterId(task="a", redrives=n),)) for n in (0, 1))
 
 
 def bury_two_lives(dead: Tasks) -> None:
@@ -60,14 +61,14 @@ def test_of_two_redrives_of_one_id_the_slower_one_is_refused(
 ) -> None:
     bury_two_lives(dead)
     [first, _] = letter_bytes(dead).values()
-    on, insert = redriver(tasks, dead, clock), redriving.insert
+    on, insert = redriver(tasks, dead, clock), redrive_writes.insert
 
     def slower(*args: Any) -> dict[int, int]:
-        monkeypatch.setattr(redriving, "insert", insert)
+        monkeypatch.setattr(redrive_writes, "insert", insert)
         assert redrive_all(on, SECOND).redriven == 1
         return insert(*args)
 
-    monkeypatch.setattr(redriving, "insert", slower)
+    monkeypatch.setattr(redrive_writes, "insert", slower)
     done = redrive_all(on, FIRST)
 
     assert (done.redriven, done.refused) == (0, {"conflict": 1})
@@ -114,13 +115,13 @@ def test_a_task_that_the_insert_finds_there_is_ours_only_in_its_life_and_with_it
     is_ours: bool,
 ) -> None:
     bury_tasks(dead, [failed(T0, _id="a"), failed(T0, _id="b")], at=T0)
-    insert = redriving.insert
+    insert = redrive_writes.insert
 
     def late(*args: Any) -> dict[int, int]:
         add(tasks, [document(T0, _id="a", created_at=created_at, redrives=redrives)])
         return insert(*args)
 
-    monkeypatch.setattr(redriving, "insert", late)
+    monkeypatch.setattr(redrive_writes, "insert", late)
     done = redrive_all(redriver(tasks, dead, clock))
 
     assert (done.redriven, done.refused) == ((2, {}) if is_ours else (1, {"conflict": 1}))

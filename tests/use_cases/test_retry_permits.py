@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,14 +15,13 @@ from tests.claimers import a_claimer, holds, leased_retries, the_caps
 from tests.faults import failing
 from tests.unit.make import eventually
 from tests.use_cases.conftest import Bench
-from tidemill.control import change_queue
+from tidemill.control.queues import change_queue
 from tidemill.executor.report import Report
-from tidemill.executor.retry_caps import DOUBT_SEC, FULL_SEC, HOLD_GRACE, RetryCaps
-from tidemill.executor.serving import Serving
-from tidemill.policies import QueueOptions, Selection
-from tidemill.store import Tasks
+from tidemill.executor.retry_permits import LIMIT_PAUSE_SEC, PERMIT_GRACE, UNCONFIRMED_CLAIM_SEC, RetryPermits
+from tidemill.model import QueueOptions, Selection
 from tidemill.store.claims import Claim
-from tidemill.store.scans import Scan
+from tidemill.store.connection import Tasks
+from tidemill.store.scan import Scan
 
 HOUR = timedelta(hours=1)
 
@@ -51,6 +51,17 @@ def test_a_stamp_whose_answer_was_lost_keeps_its_permits_only_until_the_end(benc
     assert holds(bench.db) == 0
 
 
+def test_a_stamp_that_could_not_be_searched_keeps_its_permits_beyond_the_end(bench: Bench, mine: Tasks) -> None:
+    now = bench.clock.now()
+    change_queue(bench.db, "default", QueueOptions(max_in_flight_retries=1), now=now)
+    add(bench.tasks, [document(now, lane="retry", attempts=1)])
+
+    with failing(mine, "update", times=1_000_000, closeConnection=True):
+        bench.execute(tasks=mine)
+
+    assert holds(bench.db) == 1, "the stamp may take effect after the end"
+
+
 def test_a_retry_that_cannot_be_stamped_costs_no_permits(bench: Bench) -> None:
     now = bench.clock.now()
     change_queue(bench.db, "default", QueueOptions(max_in_flight_retries=4), now=now)
@@ -77,7 +88,7 @@ def test_a_malformed_retry_gives_its_permit_back(bench: Bench) -> None:
 @pytest.mark.parametrize("selection", ["weighted", "retries_first"])
 def test_an_execution_goes_on_once_its_own_retries_have_ended(bench: Bench, selection: Selection) -> None:
     def slow(_payload: dict[str, Any], ctx: Any) -> None:
-        ctx._cancelled.wait(FULL_SEC * 1.5)
+        ctx._cancelled.wait(LIMIT_PAUSE_SEC * 1.5)
 
     bench.task("slow")(slow)
     now = bench.clock.now()
@@ -112,12 +123,12 @@ def test_permits_that_cannot_be_had_keep_no_fresh_task_waiting(bench: Bench, min
 def test_a_cap_that_was_switched_off_gives_its_permits_back_all_the_same(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now, lane="retry", attempts=1) for _ in range(4)])
     caps = the_caps(tasks)
-    claimer = a_claimer(tasks, caps=caps, max_in_flight_retries=1)
-    held = claimer.claim(free=1, slots=4, now=now)
-    claimer._serving = lambda _: Serving()
-    held += claimer.claim(free=1, slots=4, in_hand=whole(held), now=now, final=True)
+    options = iter([QueueOptions(max_in_flight_retries=1), QueueOptions()])
+    claimer = a_claimer(tasks, caps=caps, options=lambda _: next(options))
+    held = claimer.claim(free=1, slots=4, now=now).tasks
+    held += claimer.claim(free=1, slots=4, in_hand=whole(held), now=now, thorough=True).tasks
 
-    caps.ended(held, now=now)
+    caps.release_ended(held, now=now)
 
     assert (len(held), holds(tasks.database)) == (2, 0)
 
@@ -129,7 +140,7 @@ def test_a_permit_outlives_its_lease(bench: Bench) -> None:
     ends = []
 
     def look(_payload: dict[str, Any], ctx: Any) -> None:
-        [control] = bench.db["control"].find()
+        [control] = bench.db["control"].find({"_id": {"$ne": "tidemill"}})
         task = stored(bench.tasks, ctx.task_id)
         ends.append((task["lease"]["expires_at"], control["holds"][0]["until"]))
 
@@ -137,20 +148,23 @@ def test_a_permit_outlives_its_lease(bench: Bench) -> None:
     bench.execute()
 
     [(lease_end, hold_end)] = ends
-    assert lease_end < hold_end <= lease_end + HOLD_GRACE + timedelta(seconds=1)
+    assert lease_end < hold_end <= lease_end + PERMIT_GRACE + timedelta(seconds=1)
 
 
 def test_a_stamp_that_may_still_take_effect_keeps_its_permits_for_that_long(db: Database[Any], now: datetime) -> None:
     at = [100.0]
-    caps = RetryCaps(db, owner="A", lease_until=lambda: now + HOUR, report=Report(), monotonic=lambda: at[0])
+    caps = RetryPermits(db, owner="A", lease_until=lambda: now + HOUR, report=Report(), monotonic=lambda: at[0])
     claim = Claim(scan=Scan(queue="default", lanes=("retry",)), error=AutoReconnect("lost"))
-    assert caps.grant("default", 2, limit=3, now=now) == 2
+    first = caps.reserve("default", limit=3, now=now)
+    assert first.grant(2) == 2
 
-    caps.took("default", claim, granted=2, limit=3, now=now)
-    assert caps.grant("default", 9, limit=3, now=now) == 1
-    at[0] += DOUBT_SEC + 1
+    caps.record_claim(first, claim, now=now)
+    second = caps.reserve("default", limit=3, now=now)
+    assert second.grant(9) == 1
+    caps.record_claim(second, replace(claim, error=None), now=now)
+    at[0] += UNCONFIRMED_CLAIM_SEC + 1
 
-    assert caps.grant("default", 9, limit=3, now=now) == 3
+    assert caps.reserve("default", limit=3, now=now).grant(9) == 3
 
 
 def test_permits_that_are_waited_for_go_round_at_once(bench: Bench) -> None:
@@ -175,24 +189,24 @@ def test_the_late_end_of_one_claim_gives_no_permit_of_the_next_claim_of_that_tas
     [task_id] = add(tasks, [document(now, lane="retry", attempts=1)])
     caps = the_caps(tasks)
     claimer = a_claimer(tasks, caps=caps, max_in_flight_retries=2)
-    first = claimer.claim(free=1, slots=1, now=now)
+    first = claimer.claim(free=1, slots=1, now=now).tasks
     # Its settlement takes effect, and the answer is lost: it will be repeated.
     tasks.update_one({"_id": task_id}, {"$set": {"status": "pending"}, "$unset": {"lease": ""}})
-    second = claimer.claim(free=1, slots=1, now=now, final=True)
+    second = claimer.claim(free=1, slots=1, now=now, thorough=True).tasks
 
-    caps.ended(first, now=now)
+    caps.release_ended(first, now=now)
     assert (len(first), len(second), holds(tasks.database)) == (1, 1, 1)
 
-    caps.ended(second, now=now)
+    caps.release_ended(second, now=now)
     assert holds(tasks.database) == 0
 
 
 def test_a_claim_of_a_document_that_is_no_task_gives_its_own_permit_back(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now, lane="retry", attempts=1, payload="no object") for _ in range(2)])
     caps = the_caps(tasks)
-    held = a_claimer(tasks, caps=caps, max_in_flight_retries=2).claim(free=2, slots=2, now=now)
+    held = a_claimer(tasks, caps=caps, max_in_flight_retries=2).claim(free=2, slots=2, now=now).tasks
     assert holds(tasks.database) == 2
 
-    caps.ended(held[:1], now=now)
+    caps.release_ended(held[:1], now=now)
 
     assert holds(tasks.database) == 1

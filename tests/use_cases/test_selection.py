@@ -17,13 +17,12 @@ from tests.builders import add, document, whole
 from tests.claimers import a_claimer, numbers
 from tests.unit.make import eventually
 from tests.use_cases.conftest import BRISK, Bench
-from tidemill import Retry
-from tidemill.control import change_queue
+from tidemill import Retry, Snooze
+from tidemill.admin.queues import read_status
+from tidemill.control.queues import change_queue
 from tidemill.executor.claimer import Claimer
-from tidemill.model import Malformed, Task
-from tidemill.policies import QueueOptions, Selection
-from tidemill.status import queue_status
-from tidemill.store import Tasks
+from tidemill.model import Malformed, QueueOptions, Selection, Task
+from tidemill.store.connection import Tasks
 
 SECOND = timedelta(seconds=1)
 
@@ -35,11 +34,11 @@ def backlog(tasks: Tasks, now: datetime, *, lane: str, size: int, **fields: Any)
 
 def take(
     claimer: Claimer, now: datetime, *, free: int, slots: int = 16, in_hand: Sequence[Task | Malformed] = ()
-) -> list[Task | Malformed]:
-    return claimer.claim(free=free, slots=slots, in_hand=whole(in_hand), now=now)
+) -> Sequence[Task | Malformed]:
+    return claimer.claim(free=free, slots=slots, in_hand=whole(in_hand), now=now).tasks
 
 
-def lanes(held: list[Task | Malformed]) -> Counter[str]:
+def lanes(held: Sequence[Task | Malformed]) -> Counter[str]:
     return Counter(one.lane for one in held if isinstance(one, Task))
 
 
@@ -123,6 +122,37 @@ def test_a_retried_task_of_high_priority_goes_before_lower_ones_once_it_is_due(b
     bench.execute(selection="oldest_first", concurrency=1, monotonic=lambda: bench.clock.now().timestamp())
 
     assert bench.ran == ["urgent", 0, 1, 2, "urgent", 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("selection", "again"), [("oldest_first", Retry("again", after=SECOND)), ("weighted", Snooze(SECOND))]
+)
+def test_what_returns_before_the_position_is_looked_for_at_once(
+    bench: Bench, selection: Selection, again: Exception
+) -> None:
+    """Another slot is busy, and no look from the head is due for a second."""
+    at = [1000.0]
+
+    def flaky(_payload: dict[str, Any], _ctx: Any) -> None:
+        if bench.ran.count("urgent") == 1:
+            raise again
+
+    def slow(_payload: dict[str, Any], _ctx: Any) -> None:
+        bench.clock.move(SECOND)
+        at[0] += bench.timing.flush_sec + 0.01
+
+    bench.prefetch = 0
+    bench.task("long")(lambda _payload, _ctx: eventually(lambda: 3 in bench.ran))
+    bench.task("flaky")(flaky)
+    bench.task("slow")(slow)
+    now = bench.clock.now()
+    add(bench.tasks, [document(now, name="long", priority=9, payload={"n": "long"})])
+    add(bench.tasks, [document(now, name="flaky", priority=8, payload={"n": "urgent"})])
+    add(bench.tasks, [document(now, name="slow", payload={"n": n}) for n in range(4)])
+
+    bench.execute(selection=selection, queues=["default"], concurrency=2, batch_size=1, monotonic=lambda: at[0])
+
+    assert bench.ran == ["long", "urgent", 0, "urgent", 1, 2, 3]
 
 
 def test_a_backlog_of_retries_leaves_fresh_work_its_part(tasks: Tasks, now: datetime) -> None:
@@ -232,7 +262,7 @@ def test_priority_is_strict_and_the_status_shows_who_waits(bench: Bench) -> None
         assert "low" not in numbers(take(claimer, now, free=20, slots=20))
         now = bench.clock.move(timedelta(minutes=1))
 
-    assert queue_status(bench.db, "default", now=now).oldest_due_age == timedelta(minutes=100)
+    assert read_status(bench.db, "default", now=now).oldest_due_age == timedelta(minutes=100)
 
 
 def test_the_share_of_a_queue_beats_that_of_the_deployment(bench: Bench) -> None:
@@ -262,23 +292,38 @@ def test_the_deployment_chooses_where_nobody_else_does(bench: Bench, selection: 
 
 
 def test_retries_go_first_also_where_a_full_look_costs_much(tasks: Tasks, now: datetime) -> None:
-    add(tasks, [document(now) for _ in range(9)])
-    claimer = a_claimer(tasks, selection="retries_first")
-    take(claimer, now, free=1)
-    claimer._places.of("default", ("retry",)).full_look_cost = 1.0
+    add(tasks, [document(now) for _ in range(20)])
+    reading = [0.0, 0.0001]
+
+    def slower_and_slower() -> float:
+        reading[0] += reading[1]
+        return reading[0]
+
+    claimer = a_claimer(tasks, selection="retries_first", monotonic=slower_and_slower)
+    for _ in range(12):
+        take(claimer, now, free=1)
+        reading[1] = 1.0
 
     add(tasks, [document(now, lane="retry", payload={"n": "retry"})])
 
     assert numbers(take(claimer, now, free=1)) == ["retry"]
 
 
-def test_one_draw_holds_for_a_second(tasks: Tasks) -> None:
+def test_one_draw_holds_for_a_second(tasks: Tasks, now: datetime) -> None:
+    for lane in ("fresh", "retry"):
+        backlog(tasks, now, lane=lane, size=100)
     at = [100.0]
-    claimer = a_claimer(tasks, monotonic=lambda: at[0])
-    first = claimer._draw_of(at[0])
+    claimer = a_claimer(tasks, monotonic=lambda: at[0], retry_share=0.5)
+    kinds = []
 
-    assert {claimer._draw_of(at[0] + part / 10) for part in range(10)} == {first}
-    assert claimer._draw_of(at[0] + 1) != first
+    for _ in range(100):  # half a slot is for retries: a draw decides whether the only slot is
+        [task] = take(claimer, now, free=1, slots=1)
+        kinds.append(lanes([task])["retry"])
+        at[0] += 0.125
+
+    seconds = [set(kinds[second : second + 8]) for second in range(0, 96, 8)]
+    assert all(len(kinds_of_second) == 1 for kinds_of_second in seconds)
+    assert {0, 1} == set(kinds)
 
 
 def test_retries_of_one_queue_take_nothing_of_the_share_of_another(bench: Bench, now: datetime) -> None:

@@ -19,13 +19,13 @@ from tests.faults import failing
 from tests.unit.make import eventually
 from tests.use_cases.conftest import BRISK, Bench
 from tidemill import Fail, Snooze, UnavailableError
-from tidemill.control import change_queue
-from tidemill.model import LANES, Succeeded
-from tidemill.policies import Budget, Pressure, QueueOptions
-from tidemill.settlement import Settlement
-from tidemill.stats import Tally, totals
-from tidemill.status import RetryStatistics, retry_statistics
-from tidemill.store import Tasks, lookups, open_tasks
+from tidemill.admin.queues import RetryStatistics, read_retry_statistics
+from tidemill.control.queues import change_queue
+from tidemill.model import LANES, Budget, Pressure, QueueOptions, Succeeded
+from tidemill.store import tasks
+from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.outcomes import Settlement
+from tidemill.store.stats import StatsRecorder, read_totals
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
@@ -61,7 +61,7 @@ def run_out(bench: Bench) -> None:
 
 
 def only(bench: Bench) -> RetryStatistics:
-    [one] = retry_statistics(bench.db, since=bench.clock.now() - timedelta(hours=1))
+    [one] = read_retry_statistics(bench.db, since=bench.clock.now() - timedelta(hours=1))
     return one
 
 
@@ -84,7 +84,7 @@ def test_the_counters_of_each_function_tell_every_outcome(bench: Bench) -> None:
 
     run_out(bench)
 
-    counters = totals(bench.db, since=now)
+    counters = read_totals(bench.db, since=now)
     shown = {
         name: {key: value for key, value in counts.items() if value and not key.endswith("_ms")}
         for (_, name), counts in counters.items()
@@ -127,7 +127,7 @@ def test_lost_workers_count_and_the_last_one_exhausts(bench: Bench) -> None:
 
     bench.reclaim()
 
-    [counts] = totals(bench.db, since=now).values()
+    [counts] = read_totals(bench.db, since=now).values()
     assert (counts["lost"], counts["retried"], counts["exhausted"], counts["runs"]) == (3, 1, 1, 0)
 
 
@@ -137,8 +137,8 @@ def test_queues_and_minutes_are_kept_apart(bench: Bench) -> None:
     run_out(bench)
     later = bench.clock.move(MINUTE)
 
-    assert {one.queue: one.retries for one in retry_statistics(bench.db, since=now)} == {"default": 2, "eu": 1}
-    assert retry_statistics(bench.db, since=later) == []
+    assert {one.queue: one.retries for one in read_retry_statistics(bench.db, since=now)} == {"default": 2, "eu": 1}
+    assert read_retry_statistics(bench.db, since=later) == []
 
 
 def test_executors_add_up(bench: Bench) -> None:
@@ -149,7 +149,7 @@ def test_executors_add_up(bench: Bench) -> None:
         bench.execute(owner=owner, batch_size=1, concurrency=1)
         add(bench.tasks, [document(now)])
 
-    [counts] = totals(bench.db, since=now).values()
+    [counts] = read_totals(bench.db, since=now).values()
     assert counts["done"] == bench.tasks.count_documents({"status": "done"}) == 8
 
 
@@ -213,7 +213,7 @@ def test_counters_edited_by_people_are_summed_where_they_are_numbers(db: Databas
         ]
     )
 
-    told = {one.queue: one.retries for one in retry_statistics(db, since=now)}
+    told = {one.queue: one.retries for one in read_retry_statistics(db, since=now)}
 
     assert told["default"] == 3
 
@@ -226,7 +226,7 @@ def test_names_beyond_any_measure_are_cut_not_refused(bench: Bench) -> None:
     report = bench.execute()
 
     assert (report["failed"], report["errors"]) == (1, 0)
-    [(_, counted)] = totals(bench.db, since=bench.clock.now())
+    [(_, counted)] = read_totals(bench.db, since=bench.clock.now())
     assert len(counted) == 100
 
 
@@ -244,21 +244,21 @@ def test_one_counter_that_cannot_be_counted_multiplies_no_other(bench: Bench) ->
 
     report = bench.execute(concurrency=1, monotonic=lambda: at[0])
 
-    assert (report["done"], totals(bench.db, since=now)["default", "nap"]["done"]) == (5, 4)
+    assert (report["done"], read_totals(bench.db, since=now)["default", "nap"]["done"]) == (5, 4)
 
 
 def test_counters_whose_write_was_not_confirmed_are_not_written_again(bench: Bench, mine: Tasks) -> None:
     now = bench.clock.now()
     add(bench.tasks, [document(now)])
     done = Settlement(task=claim_one(bench.tasks, now), outcome=Succeeded(result=None))
-    tally = Tally(mine)
-    tally.settled([done], now=now)
+    tally = StatsRecorder(mine)
+    tally.count_settled([done], now=now)
 
     with failing(mine, "update", writeConcernError={"code": 64, "errmsg": "x"}), pytest.raises(UnavailableError):
         tally.write(now=now, force=True)
     tally.write(now=now, force=True)
 
-    assert totals(bench.db, since=now)["default", "noop"]["done"] == 1
+    assert read_totals(bench.db, since=now)["default", "noop"]["done"] == 1
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -3, 1e300, Decimal128("3"), "many", None, [1]])
@@ -276,7 +276,7 @@ def test_whatever_stands_in_a_counter_stops_nobody(bench: Bench, value: object) 
     report, reclaimed = bench.execute(), bench.reclaim()
 
     assert (report["retried"], reclaimed["reclaimed"]) == (1, 1)
-    assert retry_statistics(bench.db, since=now)[0].backoffs >= 0
+    assert read_retry_statistics(bench.db, since=now)[0].backoffs >= 0
 
 
 def test_statistics_that_cannot_be_written_keep_nobody_from_reclaiming(bench: Bench) -> None:
@@ -297,7 +297,7 @@ def test_what_was_stopped_on_request_counts_as_cancelled(bench: Bench) -> None:
 
     @bench.task("stops")
     def stops(_payload: dict[str, Any], ctx: Any) -> None:
-        lookups.cancel(bench.tasks, ctx.task_id, now=now)
+        tasks.cancel(bench.tasks, ctx.task_id, now=now)
         assert eventually(ctx.cancelled)
         raise ValueError
 
@@ -307,7 +307,7 @@ def test_what_was_stopped_on_request_counts_as_cancelled(bench: Bench) -> None:
 
     report, _ = bench.execute(), bench.reclaim()
 
-    counts = totals(bench.db, since=now)["default", "stops"]
+    counts = read_totals(bench.db, since=now)["default", "stops"]
     assert (report["cancelled"], report["retried"]) == (1, 0)
     assert (counts["cancelled"], counts["retried"], counts["snoozed"]) == (2, 0, 0)
     assert {raw["status"] for raw in bench.tasks.find()} == {"cancelled"}
@@ -320,5 +320,5 @@ def test_the_first_loss_of_a_worker_is_no_snooze(bench: Bench) -> None:
 
     bench.reclaim()
 
-    counts = totals(bench.db, since=now)["default", "noop"]
+    counts = read_totals(bench.db, since=now)["default", "noop"]
     assert (counts["lost"], counts["snoozed"], counts["retry_runs"]) == (1, 0, 0)

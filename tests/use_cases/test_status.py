@@ -10,10 +10,11 @@ from pymongo.database import Database
 
 from tests.builders import add, claim, document
 from tidemill import InvalidRequestError
-from tidemill.control import change_queue, declare_queue, known_queues
-from tidemill.policies import QueueOptions
-from tidemill.status import MAX_CURRENT, Count, queue_status
-from tidemill.store import Tasks
+from tidemill.admin.context import Count
+from tidemill.admin.queues import MAX_CURRENT, read_status
+from tidemill.control.queues import change_queue, declare_queue, list_queues
+from tidemill.model import QueueOptions
+from tidemill.store.connection import Tasks
 
 SECOND = timedelta(seconds=1)
 
@@ -27,7 +28,7 @@ def test_the_status_tells_sizes_delays_age_and_who_runs(db: Database[Any], tasks
     add(tasks, [document(now, lane="retry", attempts=1, due_at=later, next_retry_at=later) for _ in range(2)])
     add(tasks, [document(now, status="done"), document(now, queue="eu")])
 
-    status = queue_status(db, "default", now=now + SECOND)
+    status = read_status(db, "default", now=now + SECOND)
 
     assert status.document() == {
         "queue": "default",
@@ -50,7 +51,7 @@ def test_the_status_tells_sizes_delays_age_and_who_runs(db: Database[Any], tasks
 
 
 def test_an_empty_queue_has_no_age(db: Database[Any], now: datetime) -> None:
-    document = queue_status(db, "default", now=now).document()
+    document = read_status(db, "default", now=now).document()
 
     assert (document["queue_size"], document["oldest_due_age_sec"], document["current"]) == (0, None, [])
 
@@ -60,7 +61,7 @@ def test_counts_end_at_ten_thousand_and_say_so(db: Database[Any], tasks: Tasks, 
         add(tasks, [document(now) for _ in range(3_400)])
     add(tasks, [document(now, lane="retry") for _ in range(10)])
 
-    document_ = queue_status(db, "default", now=now).document()
+    document_ = read_status(db, "default", now=now).document()
 
     assert (document_["queue_size"], document_["retry_queue_size"]) == ("10000+", 10)
 
@@ -74,14 +75,14 @@ def test_a_paused_queue_says_so(db: Database[Any], now: datetime) -> None:
     declare_queue(db, "eu", now=now)
     change_queue(db, "eu", QueueOptions(paused=True), now=now)
 
-    assert queue_status(db, "eu", now=now).paused
+    assert read_status(db, "eu", now=now).options.paused
 
 
 def test_only_some_of_many_running_tasks_are_listed(db: Database[Any], tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now) for _ in range(MAX_CURRENT + 5)])
     claim(tasks, now)
 
-    status = queue_status(db, "default", now=now)
+    status = read_status(db, "default", now=now)
 
     assert (len(status.current or ()), str(status.processing)) == (MAX_CURRENT, str(MAX_CURRENT + 5))
 
@@ -95,7 +96,7 @@ def test_broken_documents_do_not_keep_the_status_away(db: Database[Any], tasks: 
     ]
     add(tasks, [document(now) | fields for fields in broken])
 
-    status = queue_status(db, "default", now=now)
+    status = read_status(db, "default", now=now)
 
     assert str(status.processing) == "2"
     assert len(status.current or ()) == 1
@@ -109,10 +110,10 @@ def test_queues_are_known_by_declaration_and_by_what_they_hold(db: Database[Any]
     )
     claim(tasks, now, queue="running")
 
-    assert known_queues(db) == ["declared", "default", "pending", "running"]
-    assert str(queue_status(db, "running", now=now).processing) == "1"
+    assert list_queues(db) == ["declared", "default", "pending", "running"]
+    assert str(read_status(db, "running", now=now).processing) == "1"
 
 
 def test_a_queue_that_is_nowhere_is_an_error_that_names_it(db: Database[Any], now: datetime) -> None:
     with pytest.raises(InvalidRequestError, match="queue: there is no queue ue"):
-        queue_status(db, "ue", now=now)
+        read_status(db, "ue", now=now)

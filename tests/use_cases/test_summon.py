@@ -19,10 +19,10 @@ from tests.commands import Commands
 from tests.use_cases.conftest import BRISK, Bench
 from tests.use_cases.fleet import Fleet
 from tidemill import Retry
-from tidemill.requests import Source
+from tidemill.executor.scaling import WAKE_DEBOUNCE_SEC
+from tidemill.requests.events import Source
 from tidemill.settings import Settings
-from tidemill.store import Tasks, open_tasks
-from tidemill.summon import QUIET_SEC
+from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
@@ -85,7 +85,7 @@ class Stage:
 
     def run(self, scene: Callable[[Fleet], None]) -> int:
         """Let the executor work through *scene*, and others come as arranged; return how many commands it sent."""
-        self.fleet.summoned, self.added, self.moments.count = 0, [], -1  # the first one is made for the connection
+        self.fleet.launched, self.added, self.moments.count = 0, [], -1  # the first one is made for the connection
         for collection in ("tasks", "control", "queue_stats"):
             self.fleet.bench.db[collection].delete_many({})
         self.tasks.find_one({})
@@ -162,7 +162,7 @@ def test_a_task_is_done_whatever_the_executor_is_about_to_do_when_it_comes_in_an
         with told(scene, number=number):
             stage.run(scene)
             assert_all_done(stage)
-        turned_away += sum(one.skipped == "seats" for one in stage.fleet.reports)
+        turned_away += sum(one.skipped == "executor_slots" for one in stage.fleet.reports)
 
     assert turned_away >= count - 1  # else nothing was at stake
 
@@ -226,7 +226,7 @@ class LastMoment(CommandListener):
         self._since = time.monotonic()
 
     def started(self, _: CommandStartedEvent) -> None:
-        if time.monotonic() - self._since >= QUIET_SEC:
+        if time.monotonic() - self._since >= WAKE_DEBOUNCE_SEC:
             happen, self._happen = self._happen, _nothing
             happen()
 
@@ -254,6 +254,6 @@ def test_an_executor_that_was_woken_in_vain_costs_one_command(mongod: Mongod, be
     fleet, commands = Fleet(bench=bench, max_executors=0), Commands()
     add(bench.tasks, [document(now)])
     with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[commands]) as client:
-        assert fleet.come(source="wake", tasks=open_tasks(client[bench.db.name])).skipped == "seats"
+        assert fleet.come(source="wake", tasks=open_tasks(client[bench.db.name])).skipped == "executor_slots"
 
         assert commands.names == ["findAndModify"]

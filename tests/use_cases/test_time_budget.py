@@ -13,12 +13,15 @@ from pymongo import MongoClient, monitoring
 from pymongo.database import Database
 
 from tests.builders import add, document, stored
+from tests.unit.make import eventually
 from tests.use_cases.conftest import BRISK, Bench
 from tests.use_cases.containers import Container
-from tidemill.control import change_queue
+from tidemill import Retry
+from tidemill.control.queues import change_queue
 from tidemill.executor.report import NAMES
-from tidemill.policies import QueueOptions
-from tidemill.store import Tasks, open_tasks
+from tidemill.executor.timing import Timing
+from tidemill.model import QueueOptions
+from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
@@ -154,3 +157,78 @@ def test_one_that_stops_for_lack_of_time_says_whether_something_is_left(
 
     assert report.backlog is left
     assert (bench.tasks.count_documents({"status": "pending"}) > 0) is left
+
+
+def test_one_that_stops_with_nothing_in_hand_says_what_its_last_claim_left(
+    bench: Bench, watch: Watch, now: datetime
+) -> None:
+    bench.prefetch = 0
+    bench.settings = replace(BRISK, max_task_timeout=2.5 * SECOND, task_timeout=2.5 * SECOND, margin=SECOND)
+
+    @bench.task("slow")
+    def slow(_payload: dict[str, Any], _ctx: Any) -> None:
+        watch.at += 2
+
+    add(bench.tasks, [document(now, name="slow") for _ in range(5)])
+
+    report = bench.execute(remaining=6 * SECOND, monotonic=watch, batch_size=1, concurrency=1)
+
+    assert (report["claimed"], report["done"], report["released"], report.backlog) == (2, 2, 0, True)
+
+
+@pytest.mark.parametrize(("after", "backlog"), [(0 * SECOND, True), (3600 * SECOND, False)])
+def test_one_that_stops_says_whether_its_last_task_is_due_again(
+    bench: Bench, watch: Watch, now: datetime, *, after: timedelta, backlog: bool
+) -> None:
+    @bench.task("slow")
+    def slow(_payload: dict[str, Any], _ctx: Any) -> None:
+        watch.at += 20
+        raise Retry("again", after=after)
+
+    add(bench.tasks, [document(now, name="slow")])
+
+    report = bench.execute(remaining=70 * SECOND, monotonic=watch, concurrency=2)
+
+    assert (report["claimed"], report["retried"], report.backlog) == (1, 1, backlog)
+
+
+def test_too_late_for_another_task_it_claims_none_while_others_run(
+    bench: Bench, timed: Tasks, watch: Watch, now: datetime
+) -> None:
+    @bench.task("slow")
+    def slow(_payload: dict[str, Any], _ctx: Any) -> None:
+        watch.at += 11
+        add(bench.tasks, [document(now)])
+        for _ in range(3):  # a cancellation is looked for once a second, in a step of its own
+            watch.sent.clear()
+            watch.at += 1.1
+            assert eventually(lambda: "find" in watch.sent, within=20)
+
+    add(bench.tasks, [document(now, name="slow")])
+
+    report = bench.execute(tasks=timed, remaining=70 * SECOND, monotonic=watch, concurrency=2)
+
+    assert (report["claimed"], report["done"]) == (1, 1)
+    assert bench.tasks.count_documents({"status": "pending"}) == 1
+
+
+def test_what_can_no_longer_finish_is_given_back_while_the_slot_is_taken(
+    bench: Bench, watch: Watch, now: datetime
+) -> None:
+    bench.prefetch, bench.timing = 1, Timing(slot_wait_sec=3600.0)
+    behind = document(now, timeout_sec=50)
+
+    def is_behind(status: str) -> bool:
+        return eventually(lambda: stored(bench.tasks, behind["_id"])["status"] == status, within=20)
+
+    @bench.task("slow")
+    def slow(_payload: dict[str, Any], _ctx: Any) -> None:
+        assert is_behind("processing")
+        watch.at += 25
+        assert is_behind("pending")
+
+    add(bench.tasks, [document(now, name="slow", priority=1), behind])
+
+    report = bench.execute(remaining=70 * SECOND, monotonic=watch, concurrency=1)
+
+    assert (report["claimed"], report["done"], report["released"]) == (2, 1, 1)

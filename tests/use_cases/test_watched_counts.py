@@ -9,24 +9,27 @@ from datetime import datetime
 import pytest
 
 from tests.builders import add, document
+from tests.conftest import ManualClock
 from tests.use_cases.conftest import LIFE, Bench
 from tidemill import UnavailableError
-from tidemill.control import OptionsReader
-from tidemill.executor import Order, Report, Runtime, execute
-from tidemill.executor.loop import Execution
+from tidemill.clock import Clock
+from tidemill.control.queues import OptionsReader
+from tidemill.executor.execution import execute
+from tidemill.executor.options import ExecutionOptions, Runtime
+from tidemill.executor.report import Report
 
 
-def executed(bench: Bench, watch: Callable[[Report], None]) -> Report:
+def executed(bench: Bench, watch: Callable[[Report], None], clock: Clock | None = None) -> Report:
     """Run one task at a time."""
     runtime = Runtime(
         tasks=bench.tasks,
         registry=bench.registry,
         settings=bench.settings,
-        clock=bench.clock,
+        clock=clock or bench.clock,
         options=OptionsReader(bench.db).options,
         watch=watch,
     )
-    return execute(runtime, Order(owner="A", remaining=LIFE, concurrency=1, batch_size=1))
+    return execute(runtime, ExecutionOptions(owner="A", remaining=LIFE, concurrency=1, batch_size=1))
 
 
 def test_the_counts_are_shown_while_a_task_runs(bench: Bench, now: datetime) -> None:
@@ -45,17 +48,19 @@ def test_the_counts_are_shown_while_a_task_runs(bench: Bench, now: datetime) -> 
     assert (claimed[0], claimed[-1]) == (1, 2)
 
 
-def test_they_are_shown_where_the_first_step_breaks_off(
-    bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def breaks(_: Execution) -> float:
-        raise UnavailableError("MongoDB is away")
+def test_they_are_shown_where_the_first_step_breaks_off(bench: Bench, now: datetime) -> None:
+    class Broken(ManualClock):
+        """A clock whose server goes away once the task was claimed."""
+
+        def now(self) -> datetime:
+            if bench.tasks.count_documents({"status": "processing"}):
+                raise UnavailableError("MongoDB is away")
+            return super().now()
 
     add(bench.tasks, [document(now)])
-    monkeypatch.setattr(Execution, "_wait", breaks)
     claimed: list[int] = []
 
     with pytest.raises(UnavailableError):
-        executed(bench, lambda report: claimed.append(report["claimed"]))
+        executed(bench, lambda report: claimed.append(report["claimed"]), clock=Broken())
 
-    assert claimed == [1]
+    assert claimed[-1] == 1

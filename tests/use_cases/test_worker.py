@@ -27,7 +27,7 @@ SECOND = timedelta(seconds=1)
 HELPERLESS = f"""
 import sys
 from {PACKAGE} import watched
-if "tidemill.isolation.forkserver" in sys.modules:
+if "tidemill.runner.forkserver" in sys.modules:
     raise RuntimeError("not here")
 """
 
@@ -102,7 +102,7 @@ def test_it_serves_the_queues_and_the_lane_it_is_told_to(yard: Yard) -> None:
     assert (ended.status, ended.out[1]) == (0, "stopped: 2 claimed, 2 done")
     assert "serves queues eu, asia of" in ended.out[0]
     assert ", lane retry: " in ended.out[0]
-    assert ended.err == ["tidemill: queue asia is not declared and holds no tasks; it is served all the same"]
+    assert ended.err == ["tidemill: warning: queue asia is not declared and has no tasks; serving it anyway"]
     assert {one["_id"] for one in yard.db["tasks"].find({"status": "done"})} == set(retried)
     assert yard.status(_id={"$in": eu}) == {"pending": 2}
 
@@ -122,7 +122,7 @@ def test_asked_to_stop_it_lets_what_runs_end_and_gives_back_the_rest(yard: Yard)
     yard.add("note", 5)
 
     worker.send(signal.SIGTERM)
-    assert worker.says("stopping: 4 tasks still run; once more leaves at once")
+    assert worker.says("stopping: 4 tasks still run; a second signal exits at once")
     yard.go()
     ended = worker.ended()
 
@@ -162,7 +162,7 @@ def test_a_second_signal_leaves_at_once_and_what_ran_comes_back(
     ended = worker.stopped(number)
 
     assert ended.status == 128 + number
-    assert ended.err[1:] == ["tidemill: left at once: what still ran comes back within 60 s, by reclaim"]
+    assert ended.err[1:] == ["tidemill: exited at once: reclaim returns the running tasks within 60 s"]
     assert eventually(lambda: not is_alive(child))
     assert yard.status() == {"processing": 2}
     bench.clock.at = ServerClock(yard.db).now() + 61 * SECOND
@@ -194,7 +194,7 @@ def test_why_an_isolated_task_did_not_start_is_told_while_the_worker_lives(yard:
     [task_id] = yard.add("apart")
     worker = yard.worker("--tasks", "helperless", PYTHONPATH=str(tmp_path))
 
-    assert worker.says("a task did not start and is put off: the function could not be given a process of its own: ")
+    assert worker.says("a task did not start and is postponed: the function could not be given a process of its own: ")
     assert eventually(lambda: yard.status(_id=task_id, attempts=0) == {"pending": 1})
     ended = worker.stopped()
 
@@ -242,7 +242,7 @@ def test_a_database_that_is_restarted_under_it_is_told_once_and_nothing_is_lost(
         yard.add("note", 3)
         proxy.reroute(mongod.uri)
 
-        assert worker.says("back at work")
+        assert worker.says("working again")
         assert yard.becomes(done=5)
         ended = worker.stopped()
 
@@ -250,7 +250,7 @@ def test_a_database_that_is_restarted_under_it_is_told_once_and_nothing_is_lost(
     assert re.fullmatch(
         r"tidemill: MongoDB (did not answer in time|was not reached) \(.+\); trying again", ended.err[0]
     )
-    assert ended.err[1:] == ["tidemill: back at work", "tidemill: stopping"]
+    assert ended.err[1:] == ["tidemill: working again", "tidemill: stopping"]
     assert "5 done" in ended.out[1]
     assert Counter(yard.began) == Counter([0, 0, 1, 1, 2])
 
@@ -301,7 +301,7 @@ def test_a_signal_before_it_has_begun_ends_it_there_and_then(yard: Yard, number:
         with connection:
             ended = worker.stopped(number)
 
-    assert (ended.status, ended.out, ended.err) == (0, [], ["tidemill: stopped before it began"])
+    assert (ended.status, ended.out, ended.err) == (0, [], ["tidemill: stopped before the worker started"])
 
 
 def test_a_terminal_that_is_closed_stops_it_and_no_task(yard: Yard) -> None:
@@ -358,7 +358,7 @@ def test_without_threads_it_finishes_what_runs_and_fails_so_that_another_is_star
     worker = yard.worker("--concurrency", "2")
     assert yard.begins(1)
     [rest] = yard.add("note")
-    assert worker.says("a task did not start and is put off")
+    assert worker.says("a task did not start and is postponed")
     yard.go()
 
     ended = worker.ended()

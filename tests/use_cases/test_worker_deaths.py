@@ -15,11 +15,12 @@ from pymongo.database import Database
 from tests.builders import add, document, stored
 from tests.conftest import ManualClock
 from tests.use_cases.conftest import Bench
-from tidemill.control import OptionsReader
-from tidemill.executor import Order, Runtime, execute
+from tidemill.control.queues import OptionsReader
+from tidemill.executor.execution import execute
+from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.registry import Registry
 from tidemill.settings import Settings
-from tidemill.store import open_tasks
+from tidemill.store.connection import open_tasks
 from tidemill.testing import Mongod
 
 INNOCENTS = 30
@@ -70,7 +71,7 @@ def invoke(uri: str, database: str, owner: str, now: datetime) -> None:
             clock=ManualClock(now),
             options=OptionsReader(db).options,
         )
-        execute(runtime, Order(owner=owner, remaining=timedelta(seconds=120)))
+        execute(runtime, ExecutionOptions(owner=owner, remaining=timedelta(seconds=120)))
 
 
 def _functions(db: Database[dict[str, Any]]) -> Registry:

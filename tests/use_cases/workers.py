@@ -16,7 +16,7 @@ from pymongo.database import Database
 from tests.builders import add, document
 from tests.unit.make import eventually
 from tidemill.clock import ServerClock
-from tidemill.store import open_tasks
+from tidemill.store.connection import open_tasks
 
 PACKAGE = "tests.use_cases.worker_tasks"
 PATIENCE = 30.0

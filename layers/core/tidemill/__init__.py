@@ -19,12 +19,11 @@ from tidemill.errors import (
     UnavailableError,
     UnknownTaskError,
 )
-from tidemill.explaining import Explanation
-from tidemill.model import Attempt, Malformed, Task
-from tidemill.policies import Backoff, RetryPolicy
+from tidemill.explain.text import Explanation
+from tidemill.model import Attempt, Backoff, Malformed, RetryPolicy, Task
+from tidemill.policy.retry import PRESETS
 from tidemill.registry import TaskContext, task
-from tidemill.requests import NewTask
-from tidemill.retry import PRESETS
+from tidemill.requests.tasks import NewTask
 
 __all__ = [
     "PRESETS",

@@ -1,26 +1,30 @@
-"""Where the environment ends: clients, clock, registry and settings, each made once per process."""
+"""The deployment of this process: its settings, and the clients and contexts that handlers and commands work with."""
 
 from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cache
-from typing import Any, Final, Protocol, TypeVar
+from functools import cache, cached_property
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from pymongo import MongoClient
 from pymongo.database import Database
 
-from tidemill import aws, control, indexes, mongodb, settings
-from tidemill.archive import ArchiveError, Archives
-from tidemill.buckets import Bucket
+from tidemill import indexes, settings
+from tidemill.admin.context import AdminContext
+from tidemill.aws import launcher, secrets
+from tidemill.aws.lambda_context import is_in_lambda
+from tidemill.aws.s3 import Bucket
 from tidemill.client import Queue
 from tidemill.clock import ServerClock, Uptime
-from tidemill.control import Directory, OptionsReader, Seats
+from tidemill.control import task_types
+from tidemill.control.fleet import ExecutorSlots
+from tidemill.control.queues import OptionsReader
+from tidemill.control.task_types import Directory
+from tidemill.dead_letters.archive import ArchiveContext
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import (
     CredentialsError,
@@ -31,372 +35,301 @@ from tidemill.errors import (
     TidemillError,
     UnavailableError,
 )
-from tidemill.executor import Order, Runtime
-from tidemill.executor.linger import SUMMONED_SEC
-from tidemill.export import Put
-from tidemill.isolation import Nursery
-from tidemill.model import LANES
-from tidemill.operations import Desk
-from tidemill.reclaim import Keeper
+from tidemill.executor.options import Runtime
+from tidemill.executor.scaling import WAKE_DEBOUNCE_SEC, WAKE_TIMEOUT_SEC, Launcher, Waker
+from tidemill.executor.timing import TIMING
+from tidemill.reclaim import ReclaimContext
 from tidemill.registry import Registry, load
-from tidemill.requests import MAX_TIMEOUT_SEC, ExecuteRequest
-from tidemill.store import majority, open_tasks, translated, within
-from tidemill.summon import PATIENCE_SEC, QUIET_SEC, Summoner, Waker
+from tidemill.requests.tasks import MAX_TIMEOUT_SEC
+from tidemill.runner.process_pool import ProcessPool
+from tidemill.store import connection
+from tidemill.store.connection import limit_time, open_tasks, translate_errors, with_majority, with_prefix
+from tidemill.store.mark import require_mark
 
 _T = TypeVar("_T")
 
-_clients: Final[list[MongoClient[Any]]] = []
-_nurseries: Final[list[Nursery]] = []
-
-LOCAL_LIFE: Final = timedelta(seconds=120)
-"""How long a call without a Lambda context is taken to live."""
+Role: TypeAlias = Literal["enqueue", "execute", "reclaim", "archive", "operate", "cli", "work"]
+"""The use of a client: each role has a client of its own, named ``tidemill-ROLE``."""
 
 
-class Context(Protocol):
-    """The part of the Lambda context that is used."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """Limits of one MongoDB client: the time of an operation, and the connections in its pool."""
 
-    @property
-    def aws_request_id(self) -> str:
-        """The id of the invocation."""
+    timeout_sec: float = 10.0
+    pool: int = 2
 
-    @property
-    def invoked_function_arn(self) -> str:
-        """The function that was invoked, perhaps with a qualifier."""
 
-    def get_remaining_time_in_millis(self) -> int:
-        """Return what is left of the invocation."""
+CLIENT_LIMITS: Final[Mapping[Role, ClientLimits]] = {
+    "enqueue": ClientLimits(timeout_sec=4.0),
+    "execute": ClientLimits(pool=4),
+    "reclaim": ClientLimits(),
+    "archive": ClientLimits(),
+    "operate": ClientLimits(timeout_sec=4.0),
+    "cli": ClientLimits(timeout_sec=4.0),
+    "work": ClientLimits(timeout_sec=5.0, pool=4),
+}
 
 
 @cache
-def chosen() -> settings.Settings:
-    """Return the deployment's settings.
+def deployment() -> Deployment:
+    """Return the deployment of this process; read the environment on the first call.
 
     Raises:
-        SettingsError: A variable is malformed, or none says where MongoDB is.
+        SettingsError: A variable is malformed.
     """
-    return settings.from_environment(os.environ)
+    _quiet_drivers()
+    return Deployment(settings.from_environment(os.environ), is_in_lambda=is_in_lambda())
 
 
-@cache
-def database(role: str, *, timeout_sec: float = 10.0, pool: int = 2) -> Database[Any]:
-    """Return the database, through a client with short time-outs that is named after *role*.
+def prepare_wake() -> None:
+    """Prepare the first wake at the start of a container, when it costs no request any time.
 
-    Whatever the URI says, writes are acknowledged by a majority and reads go to the primary.
-
-    Raises:
-        SettingsError: The URI cannot be used; its text is not shown.
-        UnsupportedServerError: It is Amazon DocumentDB's.
+    It raises nothing and takes little longer than a wake. Requests and wakes report faults.
     """
-    _hush_drivers()
-    source, uri = _uri()
-    client = mongodb.connect(uri, source=source, name=f"tidemill-{role}", timeout_sec=timeout_sec, pool=pool)
-    _clients.append(client)
-    return majority(client[chosen().database])
+    if is_in_lambda():
+        with suppress(TidemillError):
+            deployment().prepare_wake()
 
 
-def with_current_secret(work: Callable[[], _T]) -> _T:
-    """Return what *work* returns: once more, should MongoDB refuse credentials that the secret no longer holds.
+class Deployment:
+    """Settings, clients and contexts of one process.
 
-    What is left of the first try is as if the invocation had been repeated. Connections that are open already are
-    not affected by a change of the password, so it is the first command of *work* that fails, as a rule. What else
-    may come of a wrong secret has the next invocation look whether it is another one by now.
+    Attributes last as long as the process. Cached properties depend on a MongoDB client: `reset` forgets them.
 
-    Raises:
-        CredentialsError: The secret says what it said before, or what it says now is refused, too.
-        SettingsError: It cannot be read, or used.
-        TidemillError: What *work* raises.
+    Attributes:
+        settings: The settings of the environment.
+        put: Stores an object in the archive bucket; ``None`` without a bucket.
+        waker: Wakes an executor for a new task; ``None`` without an execute function, or outside of Lambda.
+        failures_queue: The queue of messages that no repeat can mend; ``None`` without one, or outside of Lambda.
     """
-    _look_at_doubted_secret()
-    try:
-        return _doubting(work)
-    except CredentialsError:
-        _start_over()  # a client that was refused once finds no server for the next ten seconds
-        secret = _secret()
-        if secret is None or not secret.has_changed():
-            raise
-    try:
-        return _doubting(work)
-    except CredentialsError:
-        _start_over()
-        raise
 
+    def __init__(self, settings: settings.Settings, *, is_in_lambda: bool) -> None:
+        self.settings = settings
+        self._is_in_lambda = is_in_lambda
+        arn = settings.secret_arn if settings.mongodb_uri is None else None
+        self._secret = None if arn is None else secrets.Secret(arn, monotonic=Uptime())
+        self.put = None if settings.archive_bucket is None else Bucket(settings.archive_bucket).put
+        self.waker = self._make_waker() if is_in_lambda else None
+        url = settings.failures_queue if is_in_lambda else None
+        self.failures_queue = None if url is None else launcher.MessageQueue(url)
+        self._databases: dict[Role, Database[Any]] = {}
+        self._marked: set[Role] = set()
+        self._pools: list[ProcessPool] = []
 
-@cache
-def queue() -> Queue:
-    """Return the queue that the enqueue function writes to."""
-    db = database("enqueue", timeout_sec=4.0)
-    return Queue(db, directory=directory())
+    def with_current_secret(self, work: Callable[[], _T]) -> _T:
+        """Return the result of *work*; call it again if the secret has a new password.
 
+        Raises:
+            TidemillError: As `tidemill.aws.secrets.with_current_secret` raises it.
+        """
+        return secrets.with_current_secret(work, secret=self._secret, reset=self.reset)
 
-@cache
-def directory() -> Directory:
-    """Return the declared names the enqueue function accepts."""
-    return Directory(database("enqueue", timeout_sec=4.0), monotonic=Uptime())
+    def reset(self) -> None:
+        """Close clients and process pools, and forget everything made with them; the next use makes new ones."""
+        for name, member in vars(Deployment).items():
+            if isinstance(member, cached_property):
+                vars(self).pop(name, None)
+        self._marked.clear()
+        while self._pools:
+            self._pools.pop().close()
+        while self._databases:
+            _, db = self._databases.popitem()
+            with limit_time(0):  # the driver would wait for a server, to end its sessions there
+                db.client.close()
 
+    def database(self, role: Role) -> Database[Any]:
+        """Return the database through the client of *role*, once it bears Tidemill's mark.
 
-@cache
-def runtime() -> Runtime:
-    """Return what executions share, with the task functions imported and declared."""
-    registry = load(chosen().task_package)
-    _refuse_what_never_fits(registry)
-    return _runtime(database("execute", pool=4), registry, chosen(), package=chosen().task_package)
+        Writes are acknowledged by a majority and reads go to the primary; no option of the URI changes that.
 
+        Raises:
+            SettingsError: The URI cannot be used (the error does not show it), or the collections are not Tidemill's.
+            UnsupportedServerError: The server is Amazon DocumentDB.
+            UnavailableError: MongoDB did not answer.
+        """
+        db = self.connect(role)
+        if role not in self._marked:
+            require_mark(db, adopts=self.settings.adopt_as is not None)
+            self._marked.add(role)
+        return db
 
-def worker_runtime(package: str) -> Runtime:
-    """Return what a process that stays needs, with the task functions of *package* imported and declared.
+    def connect(self, role: Role) -> Database[Any]:
+        """Return the database through the client of *role*, without a check of its mark.
 
-    Since it has no end, no timeout is too long for it.
-
-    Raises:
-        RegistrationError: There is nothing in the package that could be run.
-    """
-    registry = load(package)
-    if not len(registry):
-        raise RegistrationError(f"the modules of {package} register no task function")
-    longest = timedelta(seconds=MAX_TIMEOUT_SEC)
-    db = database("work", timeout_sec=5.0, pool=4)
-    return _runtime(db, registry, replace(chosen(), max_task_timeout=longest), package=package)
-
-
-@cache
-def seats() -> Seats:
-    """Return the seats of the deployment's executors."""
-    return Seats(database("execute", pool=4), limit=chosen().max_executors)
-
-
-@cache
-def waker() -> Waker | None:
-    """Return what wakes an executor for a new task; ``None`` where there is none to wake, or outside of Lambda."""
-    function = chosen().execute_function
-    if function is None or not _is_in_lambda():
-        return None
-    _hush_drivers()
-    # Where executors linger less, less can be left to one that was woken before.
-    quiet_sec = QUIET_SEC * min(chosen().linger.total_seconds() / SUMMONED_SEC, 1.0)
-    uptime = Uptime()
-    summoner = Summoner(aws.Starter(function, source="wake").start, monotonic=uptime)
-    return Waker(summoner, quiet_sec=quiet_sec, monotonic=uptime)
-
-
-def get_ready_to_wake() -> None:
-    """Do what a first wake would have no time for, where there will be one: for the start of a container.
-
-    It raises nothing and takes little longer than a wake; what is wrong, requests and wakes will say.
-    """
-    if not _is_in_lambda():
-        return
-    with suppress(TidemillError):
-        function = chosen().execute_function
-        if function is not None:
-            _hush_drivers()
-            aws.lambda_client()
-            Summoner(aws.Starter(function, source="wake").check).summon(patience_sec=PATIENCE_SEC)
-
-
-def summoner(context: Context | None) -> Summoner | None:
-    """Return what starts more executors of the kind that was invoked; ``None`` outside of Lambda."""
-    return None if context is None or not _is_in_lambda() else summoner_of(context.invoked_function_arn)
-
-
-def summoner_of(function: object) -> Summoner | None:
-    """Return what starts executors where *function* is the ARN of one; ``None`` where not, or outside of Lambda."""
-    arn = aws.unqualified(function)
-    if arn is None or not _is_in_lambda():
-        return None
-    _hush_drivers()
-    return Summoner(aws.Starter(arn, source="backlog").start)
-
-
-@cache
-def keeper() -> Keeper:
-    """Return what reclaiming needs."""
-    db = database("reclaim")
-    known = Directory(db, monotonic=Uptime())
-    return Keeper(
-        tasks=open_tasks(db),
-        clock=ServerClock(db),
-        policy=lambda task: control.policy_of(task, known, deployment=chosen().retry),
-        options=OptionsReader(db, monotonic=Uptime()).options,
-        adopt_as=chosen().adopt_as,
-    )
-
-
-def missing_indexes() -> tuple[str, ...]:
-    """Make the indexes that are missing while that is quick; return the names of those that still are.
-
-    Done once per process, but again as long as some are missing. Where the database refuses, or fails, that is
-    returned instead: housekeeping must not keep anybody from reclaiming, least of all what a death has left.
-
-    Raises:
-        CredentialsError: MongoDB does not know us.
-    """
-    try:
-        names = _maintained()
-    except CredentialsError:
-        raise
-    except RetentionError as error:
-        return (str(error),)
-    except RefusedError as error:
-        return (f"{error}: run `tidemill indexes`",)
-    except UnavailableError as error:
-        return (str(error),)
-    if names:
-        _maintained.cache_clear()
-    return names
-
-
-@cache
-def archives() -> Archives:
-    """Return what archiving needs."""
-    db = database("archive")
-    return Archives(
-        tasks=open_tasks(db),
-        dead=open_tasks(db, DEAD_LETTERS),
-        clock=ServerClock(db),
-        forgotten_after=chosen().retention.tasks,
-        put=put(),
-        expire_unexported=chosen().expire_unexported,
-    )
-
-
-@cache
-def put() -> Put | None:
-    """Return what stores an object in the archive bucket; ``None`` where no bucket is configured."""
-    bucket = chosen().archive_bucket
-    if bucket is None:
-        return None
-    _hush_drivers()
-    return Bucket(bucket).put
-
-
-@cache
-def desk() -> Desk:
-    """Return what the operate function works with."""
-    db = database("operate", timeout_sec=4.0)
-    return Desk(db=db, clock=ServerClock(db), retry=chosen().retry, is_deployed=True, put=put())
-
-
-def order(request: ExecuteRequest, context: Context | None) -> Order:
-    """Return the order that *request* makes of this invocation."""
-    return Order(
-        owner=owner(context),
-        remaining=remaining(context),
-        source=request.source,
-        queues=tuple(request.queues),
-        lanes=LANES if request.lane is None else (request.lane,),
-        selection=request.selection,
-        concurrency=request.concurrency,
-        batch_size=request.batch_size,
-    )
-
-
-def turned_away() -> bool:
-    """Tell whether executors were turned away since the last one left, and take that as seen to."""
-    return Seats(database("reclaim"), limit=chosen().max_executors).answer_knock()
-
-
-def owner(context: Context | None) -> str:
-    """Return the name leases are held under: the request id, by which the platform reports a death."""
-    return context.aws_request_id if context is not None else f"local-{os.getpid()}"
-
-
-def remaining(context: Context | None) -> timedelta:
-    """Return what is left of this invocation."""
-    return LOCAL_LIFE if context is None else timedelta(milliseconds=context.get_remaining_time_in_millis())
-
-
-def until(context: Context | None, *, margin: timedelta) -> float:
-    """Return when to stop, on the monotonic clock: *margin* before the invocation ends."""
-    return time.monotonic() + (remaining(context) - margin).total_seconds()
-
-
-def _look_at_doubted_secret() -> None:
-    secret = _secret()
-    with suppress(SettingsError):  # it cannot be read now: what it said may be right nevertheless
-        if secret is not None and secret.is_doubted() and secret.has_changed():
-            _start_over()
-
-
-def _doubting(work: Callable[[], _T]) -> _T:
-    """Return what *work* returns; let what a wrong secret may have led to cast a doubt on it."""
-    try:
-        return work()
-    except SettingsError:
-        secret = _secret()
-        if secret is not None:
-            secret.forget()
-        raise
-    except (UnavailableError, ArchiveError):
-        secret = _secret()
-        if secret is not None:
-            secret.doubt()
-        raise
-
-
-def _start_over() -> None:
-    """Close clients and helpers, and forget all that was made with them, and what is known of their database."""
-    for made in (database, queue, directory, runtime, seats, keeper, archives, desk, _maintained):
-        made.cache_clear()
-    while _nurseries:
-        _nurseries.pop().close()
-    while _clients:
-        with within(0):  # it would wait for a server, to tell it of the end of its sessions
-            _clients.pop().close()
-
-
-@cache
-def _maintained() -> tuple[str, ...]:
-    with translated():
-        return tuple(one.name for one in indexes.maintain(database("reclaim"), retention=chosen().retention))
-
-
-def _runtime(db: Database[Any], registry: Registry, choices: settings.Settings, *, package: str) -> Runtime:
-    clock = ServerClock(db)
-    control.declare_types(db, registry, package=package, release=choices.release, now=clock.now())
-    nursery = Nursery(package)
-    _nurseries.append(nursery)
-    return Runtime(
-        tasks=open_tasks(db),
-        registry=registry,
-        settings=choices,
-        clock=clock,
-        options=OptionsReader(db, monotonic=Uptime()).options,
-        isolation=nursery,
-    )
-
-
-def _is_in_lambda() -> bool:
-    """Tell whether functions can be invoked: this is one, and not on somebody's own machine."""
-    return "AWS_LAMBDA_FUNCTION_NAME" in os.environ and "AWS_SAM_LOCAL" not in os.environ
-
-
-def _refuse_what_never_fits(registry: Registry) -> None:
-    for one in registry:
-        if one.timeout is not None and one.timeout > chosen().max_task_timeout:
-            raise RegistrationError(
-                f"the timeout of {one.name!r} is {one.timeout.total_seconds():g} s, above MAX_TASK_TIMEOUT_SEC"
+        Raises:
+            SettingsError: The URI is missing or cannot be used; the error does not show it.
+            UnsupportedServerError: The server is Amazon DocumentDB.
+        """
+        if role not in self._databases:
+            _quiet_drivers()
+            source, uri = self._find_uri()
+            limits = CLIENT_LIMITS[role]
+            client = connection.connect(
+                uri, source=source, name=f"tidemill-{role}", timeout_sec=limits.timeout_sec, pool=limits.pool
             )
+            self._databases[role] = with_prefix(with_majority(client[self.settings.database]), self.settings.prefix)
+        return self._databases[role]
+
+    @cached_property
+    def queue(self) -> Queue:
+        """The queue that the enqueue function writes to."""
+        return Queue(self.database("enqueue"), directory=self.directory)
+
+    @cached_property
+    def directory(self) -> Directory:
+        """The task types and queues that the enqueue function accepts."""
+        return Directory(self.database("enqueue"), monotonic=Uptime())
+
+    @cached_property
+    def runtime(self) -> Runtime:
+        """The shared parts of executions, with the task functions imported and declared."""
+        package = self.settings.task_package
+        registry = load(package)
+        self._refuse_long_timeouts(registry)
+        return self._make_runtime(self.database("execute"), registry, self.settings, package=package)
+
+    @cached_property
+    def reclaim_context(self) -> ReclaimContext:
+        """The collaborators of a reclaim run."""
+        db = self.database("reclaim")
+        directory = Directory(db, monotonic=Uptime())
+        return ReclaimContext(
+            tasks=open_tasks(db),
+            clock=ServerClock(db),
+            policy=lambda task: task_types.resolve_task_policy(task, directory, deployment=self.settings.retry),
+            options=OptionsReader(db, monotonic=Uptime()).options,
+            adopt_as=self.settings.adopt_as,
+        )
+
+    @cached_property
+    def archive_context(self) -> ArchiveContext:
+        """The collaborators of an archive run."""
+        db = self.database("archive")
+        return ArchiveContext(
+            tasks=open_tasks(db),
+            dead=open_tasks(db, DEAD_LETTERS),
+            clock=ServerClock(db),
+            task_retention=self.settings.retention.tasks,
+            put=self.put,
+            expire_unexported=self.settings.expire_unexported,
+        )
+
+    @cached_property
+    def admin_context(self) -> AdminContext:
+        """The collaborators of the operate function."""
+        db = self.database("operate")
+        return AdminContext(db=db, clock=ServerClock(db), retry=self.settings.retry, is_deployed=True, put=self.put)
+
+    def executor_slots(self, role: Role) -> ExecutorSlots:
+        """Return the executor slots of the deployment, through the client of *role*."""
+        return ExecutorSlots(self.database(role), limit=self.settings.max_executors)
+
+    def make_worker_runtime(self, package: str) -> Runtime:
+        """Return the shared parts of a worker, with the task functions of *package* imported and declared.
+
+        A worker has no end, so no timeout is too long for it.
+
+        Raises:
+            RegistrationError: The package registers no task function.
+        """
+        registry = load(package)
+        if not len(registry):
+            raise RegistrationError(f"the modules of {package} register no task function")
+        longest = timedelta(seconds=MAX_TIMEOUT_SEC)
+        choices = replace(self.settings, max_task_timeout=longest)
+        return self._make_runtime(self.database("work"), registry, choices, package=package)
+
+    def make_launcher(self, function: object, *, source: launcher.LaunchSource = "backlog") -> Launcher | None:
+        """Return a launcher of executors if *function* is the ARN of a function; ``None`` outside of Lambda."""
+        arn = launcher.strip_qualifier(function)
+        if arn is None or not self._is_in_lambda:
+            return None
+        return Launcher(launcher.Starter(arn, source=source).start)
+
+    def prepare_wake(self) -> None:
+        """Make the client for wakes, open its connection and check the permission.
+
+        Raises:
+            TidemillError: There is no client, or no connection.
+        """
+        function = self.settings.execute_function
+        if function is not None:
+            launcher.lambda_client()
+            Launcher(launcher.Starter(function, source="wake").check).launch(timeout_sec=WAKE_TIMEOUT_SEC)
+
+    def create_missing_indexes(self) -> tuple[str, ...]:
+        """Create the missing indexes that take little time; return the names of the rest, or the error.
+
+        Once nothing is missing, later calls do nothing until `reset`. An error of the database is returned, not
+        raised: an index must not keep reclaim from its work, least of all the tasks of a dead executor.
+
+        Raises:
+            CredentialsError: MongoDB refused the credentials.
+        """
+        try:
+            names = self._missing_indexes
+        except CredentialsError:
+            raise
+        except RetentionError as error:
+            return (str(error),)
+        except RefusedError as error:
+            return (f"{error}: run `tidemill indexes`",)
+        except UnavailableError as error:
+            return (str(error),)
+        if names:
+            del self._missing_indexes
+        return names
+
+    @cached_property
+    def _missing_indexes(self) -> tuple[str, ...]:
+        with translate_errors():
+            missing = indexes.maintain(self.database("reclaim"), retention=self.settings.retention)
+        return tuple(index.name for index in missing)
+
+    def _make_waker(self) -> Waker | None:
+        function = self.settings.execute_function
+        if function is None:
+            return None
+        # A wake is left out while the executor of the last one looks for tasks: shorter where executors linger less.
+        quiet_sec = WAKE_DEBOUNCE_SEC * min(self.settings.linger.total_seconds() / TIMING.linger_after_launch_sec, 1.0)
+        uptime = Uptime()
+        executor_launcher = Launcher(launcher.Starter(function, source="wake").start, monotonic=uptime)
+        return Waker(executor_launcher, quiet_sec=quiet_sec, monotonic=uptime)
+
+    def _make_runtime(
+        self, db: Database[Any], registry: Registry, choices: settings.Settings, *, package: str
+    ) -> Runtime:
+        clock = ServerClock(db)
+        task_types.declare_types(db, registry, package=package, release=choices.release, now=clock.now())
+        pool = ProcessPool(package)
+        self._pools.append(pool)
+        return Runtime(
+            tasks=open_tasks(db),
+            registry=registry,
+            settings=choices,
+            clock=clock,
+            options=OptionsReader(db, monotonic=Uptime()).options,
+            isolation=pool,
+        )
+
+    def _refuse_long_timeouts(self, registry: Registry) -> None:
+        for function in registry:
+            if function.timeout is not None and function.timeout > self.settings.max_task_timeout:
+                seconds = f"{function.timeout.total_seconds():g} s"
+                raise RegistrationError(f"the timeout of {function.name!r} is {seconds}, above MAX_TASK_TIMEOUT_SEC")
+
+    def _find_uri(self) -> tuple[str, str]:
+        """Return the source of the URI, as a message may name it, and the URI."""
+        if self.settings.mongodb_uri is not None:
+            return "MONGODB_URI", self.settings.mongodb_uri
+        if self._secret is None:
+            raise SettingsError("MONGODB_URI is missing: set it, or MONGODB_SECRET_ARN")
+        return "the secret in MONGODB_SECRET_ARN", self._secret.read_uri()
 
 
-def _hush_drivers() -> None:
-    """Keep payloads and secrets out of the log at any level: at DEBUG the drivers write all they send and receive."""
+def _quiet_drivers() -> None:
+    """Keep payloads and secrets out of the log at any level: at DEBUG the drivers log everything they transfer."""
     for name in ("pymongo", "boto3", "botocore", "urllib3"):
         driver = logging.getLogger(name)
         driver.setLevel(max(driver.level, logging.WARNING))
-
-
-def _uri() -> tuple[str, str]:
-    """Return what says where MongoDB is, as a message may name it, and what it says."""
-    given, secret = chosen().mongodb_uri, _secret()
-    if given is not None:
-        return "MONGODB_URI", given
-    if secret is None:
-        raise SettingsError("MONGODB_URI is missing: set it, or MONGODB_SECRET_ARN")
-    return "the secret in MONGODB_SECRET_ARN", secret.uri()
-
-
-@cache
-def _secret() -> aws.Secret | None:
-    """Return the secret that says where MongoDB is, or ``None`` where something else does."""
-    arn = chosen().secret_arn
-    return None if arn is None or chosen().mongodb_uri is not None else aws.Secret(arn, monotonic=Uptime())

@@ -1,4 +1,4 @@
-"""`Queue`: what an application calls to enqueue beside its own writes, and to look after its tasks."""
+"""`Queue`, the public API: enqueue tasks beside an application's own writes, read, cancel, retry and explain them."""
 
 from __future__ import annotations
 
@@ -8,55 +8,77 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
+from bson import ObjectId
 from pymongo.client_session import ClientSession
 from pymongo.database import Database
 
-from tidemill import enqueueing
 from tidemill.clock import Clock, ServerClock
-from tidemill.control import Directory
-from tidemill.dead_letters import latest
+from tidemill.control.task_types import Directory
+from tidemill.dead_letters.queries import find_latest
 from tidemill.documents import DEAD_LETTERS
-from tidemill.enqueueing import Accepted
-from tidemill.errors import (
-    InvalidRequestError,
-    NotDelayedError,
-    Problem,
-    TaskNotFoundError,
-    UnknownTaskError,
-)
-from tidemill.explaining import Explanation, explain
-from tidemill.model import Malformed, Task, TaskId
-from tidemill.policies import RetryPolicy
-from tidemill.requests import MAX_PROBLEMS, NewTask, Occurrence, checked, foremost, new_task
-from tidemill.retry import PRESET_EXPECTED
-from tidemill.store import lookups, open_tasks
-from tidemill.wording import guess
+from tidemill.enqueue import direct, enqueue, recurring
+from tidemill.enqueue.documents import Accepted
+from tidemill.errors import InvalidRequestError, NotDelayedError, Problem, TaskNotFoundError, UnknownTaskError
+from tidemill.explain.facts import explain
+from tidemill.explain.text import Explanation
+from tidemill.model import Malformed, RetryPolicy, Task, TaskId
+from tidemill.policy.retry import PRESET_EXPECTED
+from tidemill.requests.events import Occurrence
+from tidemill.requests.tasks import NewTask, check_tasks, new_task
+from tidemill.requests.validation import MAX_PROBLEMS, limit_problems
+from tidemill.store import tasks
+from tidemill.store.connection import open_tasks, with_majority, with_prefix
+from tidemill.store.mark import require_mark
+from tidemill.text import did_you_mean
 
 
 class Queue:
     """The tasks of one database. Cheap to make; safe to share between threads.
 
-    Writes are acknowledged by a majority and reads go to the primary, whatever the client's options say.
+    Writes are acknowledged by a majority and reads go to the primary, also if the client has other options.
+
+    Args:
+        db: Database of the tasks; it may be the application's own.
+        prefix: Prefix of the names of all collections, as ``TIDEMILL_PREFIX`` is for functions and commands.
+
+    Raises:
+        SettingsError: The prefix is not allowed in the name of a collection.
     """
 
-    def __init__(self, db: Database[Any], *, clock: Clock | None = None, directory: Directory | None = None) -> None:
+    def __init__(
+        self,
+        db: Database[Any],
+        *,
+        prefix: str = "",
+        clock: Clock | None = None,
+        directory: Directory | None = None,
+    ) -> None:
         if not isinstance(db, Database):
-            raise TypeError('a Queue is of a database: Queue(client["app"])')
-        self._tasks = open_tasks(db)
-        self._dead = open_tasks(db, DEAD_LETTERS)
+            raise TypeError('a Queue needs a database: Queue(client["app"])')
+        self._plain_db = with_majority(db)
+        self._db = with_prefix(self._plain_db, prefix)
+        self._prefix = prefix
+        self._tasks = open_tasks(self._db)
+        self._dead = open_tasks(self._db, DEAD_LETTERS)
         self._clock = clock or ServerClock(db)
-        self._directory = directory or Directory(db)
+        self._directory = directory or Directory(self._db)
+        self._is_marked = False
 
     @property
     def database(self) -> Database[Any]:
-        """The database the tasks are in, with the options this queue writes with."""
-        return self._tasks.database
+        """Database of the tasks, with this queue's options for reads and writes."""
+        return self._plain_db
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of the names of the collections."""
+        return self._prefix
 
     def now(self) -> datetime:
-        """Return the time that delays and due times count from: the database's, not this machine's.
+        """Return the current time of the database; delays and due times count from it.
 
         Raises:
-            UnavailableError: MongoDB was never reached and does not answer.
+            UnavailableError: MongoDB has never answered and does not answer now.
         """
         return self._clock.now()
 
@@ -76,40 +98,41 @@ class Queue:
         idempotency_key: str | None = None,
         session: ClientSession | None = None,
     ) -> TaskId:
-        """Store a task and return its id; once this returned, the task is not lost.
+        """Store a task and return its id; after this call the task is not lost.
 
         Args:
-            name: A registered task function. Refused if executors have registered some and this is none.
-            payload: What the function gets: at most 256 KiB of what MongoDB stores.
-            queue: The stream of tasks it belongs to.
-            priority: Higher first, within its queue.
-            delay: Not due before so long from now.
-            not_before: Not due before this time; instead of *delay*.
-            expires_at: Not started any more from then on, but failed.
-            retry: Instead of the policy of its registration: a policy, or the name of a preset.
-            max_retries: Instead of that of *retry*; 0 is one run.
-            timeout: How long one attempt may take.
+            name: Registered task function. An unregistered name is refused, unless no function is registered yet.
+            payload: Argument of the function: at most 256 KiB of values that MongoDB stores.
+            queue: Queue of the task.
+            priority: Higher first, within the queue.
+            delay: Delay from now until the task is due.
+            not_before: Time at which the task is due; instead of *delay*.
+            expires_at: Time from which on the task fails instead of starting.
+            retry: Policy instead of the registration's: a policy, or the name of a preset.
+            max_retries: Number of retries instead of the policy's; 0 is one run.
+            timeout: Upper limit of the duration of one attempt.
             idempotency_key: A second enqueue with the same key and request returns the first task's id.
-            session: Of a transaction of the caller: the task exists once that commits.
+            session: Session with the caller's transaction: the task exists after its commit.
 
         Raises:
-            InvalidRequestError: Something is not allowed; nothing was stored.
+            InvalidRequestError: Parameters are not allowed; nothing was stored.
             UnknownTaskError: The name is not registered; nothing was stored.
             DuplicateKeyError: The key was used with another request; nothing was stored.
+            ForeignCollectionError: A collection with one of Tidemill's names belongs to another application.
             UnavailableError: MongoDB did not confirm; with a key, a repeat is safe.
         """
-        with _naming_parameters():
+        with _rename_fields():
             request = new_task(
                 name=name,
                 payload=payload,
                 queue=queue,
                 priority=priority,
-                delay_sec=_seconds(delay, field="delay"),
+                delay_sec=_to_seconds(delay, field="delay"),
                 not_before=not_before,
                 expires_at=expires_at,
-                retry=_policy(retry),
+                retry=_require_policy(retry),
                 max_retries=max_retries,
-                timeout_sec=_seconds(timeout, field="timeout"),
+                timeout_sec=_to_seconds(timeout, field="timeout"),
                 idempotency_key=idempotency_key,
             )
         return self.accept(request, session=session).id
@@ -119,10 +142,10 @@ class Queue:
     ) -> list[TaskId]:
         """Store many tasks, in order, and return their ids. All are validated before the first is stored.
 
-        Each is a `NewTask` or a mapping of its fields, with an ``idempotency_key`` where it is to have one. A thousand
-        at a time are stored in one transaction: all of them or none. On a standalone server, which has none, an
-        error half-way leaves the first of them stored. In a transaction of *session* that one decides; else a
-        transaction is given up after 30 s, or by your ``pymongo.timeout``.
+        Each request is a `NewTask` or a mapping of its fields; ``idempotency_key`` may be among them. Each thousand is
+        stored in one transaction: all of them or none. A standalone server has no transactions: an error half-way
+        leaves the first tasks stored. In a transaction of *session*, that transaction decides. Any other transaction
+        ends after 30 s, or at your ``pymongo.timeout``.
 
         Raises:
             InvalidRequestError: Naming the index of each task that is not allowed; nothing was stored.
@@ -130,170 +153,203 @@ class Queue:
                 thousand was stored.
             UnavailableError: MongoDB did not confirm; with keys, a repeat is safe.
         """
-        tasks, payloads = checked(requests)
-        return [one.id for one in self._accepted(tasks, payloads=payloads, session=session)]
+        tasks, payloads = check_tasks(requests)
+        return [task.id for task in self._submit(tasks, payloads=payloads, session=session)]
 
     def accept(
         self,
         request: NewTask,
         *,
+        task_id: ObjectId | None = None,
         trace: Mapping[str, str] | None = None,
         session: ClientSession | None = None,
     ) -> Accepted:
         """Store a validated request, as `enqueue` does.
 
-        *trace* is stored with the task: ``source`` (who enqueued it), ``correlation_id``, ``traceparent``.
+        *trace* is stored with the task: ``source`` (the caller), ``correlation_id``, ``traceparent``. *task_id* is
+        for `store_once`.
         """
 
         def store() -> list[Accepted]:
-            self._refuse_unknown([request], is_one=True)
-            return [enqueueing.accept(self._tasks, request, now=self._clock.now(), trace=trace, session=session)]
+            self._refuse_unknown([request], is_single_task=True)
+            now = self._clock.now()
+            return [enqueue.accept(self._tasks, request, task_id=task_id, now=now, trace=trace, session=session)]
 
-        return self.unless_known([request], store, session=session)[0]
+        return self.store_or_find_earlier([request], store, session=session)[0]
 
     def accept_many(
         self,
         requests: Sequence[NewTask],
         *,
+        ids: Sequence[ObjectId] | None = None,
         trace: Mapping[str, str] | None = None,
         session: ClientSession | None = None,
     ) -> list[Accepted]:
-        """Store validated requests, as `enqueue_many` does."""
-        return self._accepted(requests, trace=trace, session=session)
+        """Store validated requests, as `enqueue_many` does; *ids* are for `store_once`."""
+        return self._submit(requests, ids=ids, trace=trace, session=session)
 
-    def unless_known(
-        self, requests: Sequence[NewTask], store: Callable[[], list[Accepted]], *, session: ClientSession | None = None
+    def store_once(
+        self, ids: Sequence[ObjectId], store: Callable[[int], list[Accepted]], *, may_be_repeat: bool
     ) -> list[Accepted]:
-        """Return what *store* does, or, where it refuses, the tasks that the keys of all *requests* have made before.
+        """Return the stored tasks with *ids*, also dead letters, or let *store* store them from the first missing one.
 
         Raises:
-            InvalidRequestError: What *store* refuses of what is not known.
+            InvalidRequestError: *store* refuses a task that was not stored before; likewise `DuplicateKeyError`.
+            UnavailableError: MongoDB did not confirm; a repeat is safe.
         """
-        return enqueueing.unless_known(self._tasks, requests, store, session=session)
+        return direct.store_once(self._tasks, self._dead, ids, store, may_be_repeat=may_be_repeat)
+
+    def store_or_find_earlier(
+        self, requests: Sequence[NewTask], store: Callable[[], list[Accepted]], *, session: ClientSession | None = None
+    ) -> list[Accepted]:
+        """Return the tasks that *store* stores, or the tasks of earlier *requests* with the same keys if it refuses.
+
+        Raises:
+            InvalidRequestError: *store* refuses, and at least one of *requests* was not stored before.
+        """
+        self._require_mark()
+        return enqueue.store_or_find_earlier(self._tasks, requests, store, session=session)
 
     def accept_occurrence(
         self, occurrence: Occurrence, requests: Sequence[NewTask], *, trace: Mapping[str, str] | None = None
     ) -> list[Accepted]:
-        """Store the tasks of an occurrence of a schedule, once however often that is delivered.
+        """Store the tasks of an occurrence of a schedule once, even if it is delivered again.
+
+        A request repeated under its key returns the task of the first one.
 
         Raises:
             InvalidRequestError: Naming the index of each task that is not allowed; nothing was stored.
+            DuplicateKeyError: Keys were used with other requests; its problems name the index of each. Nothing was
+                stored.
             UnavailableError: MongoDB did not confirm; a repeat is safe.
         """
-        known = enqueueing.known_occurrence(self._tasks, occurrence, count=len(requests))
+        self._require_mark()
+        known = recurring.find_occurrence(self._tasks, occurrence, count=len(requests))
         if known is not None:
             return known
         self._refuse_unknown(requests)
-        return enqueueing.accept_occurrence(self._tasks, occurrence, requests, now=self._clock.now(), trace=trace)
+        return recurring.accept_occurrence(self._tasks, occurrence, requests, now=self._clock.now(), trace=trace)
 
     def get(self, task_id: TaskId, *, source: str | None = None) -> Task | Malformed:
-        """Return a task as it is now, also from among the dead letters.
+        """Return the current state of a task, also of a dead letter.
 
-        With *source*, one that came from elsewhere is as if it were not there, and takes as long to be missed.
+        With *source*, a task of another source counts as missing, and its answer takes as long as a missing task's.
 
         Raises:
-            TaskNotFoundError: There is none, or it is done or cancelled and its retention is over.
+            TaskNotFoundError: The task does not exist, or it has ended and its retention is over.
         """
-        task = lookups.get(self._tasks, task_id, source=source) or latest(self._dead, task_id, source=source)
-        # Between the two looks an archiver may have moved it.
-        task = task or lookups.get(self._tasks, task_id, source=source)
+        task = tasks.get(self._tasks, task_id, source=source) or find_latest(self._dead, task_id, source=source)
+        # A redrive may have moved the dead letter back between the two reads.
+        task = task or tasks.get(self._tasks, task_id, source=source)
         if task is None:
             raise TaskNotFoundError(task_id)
         return task
 
     def cancel(self, task_id: TaskId, *, force: bool = False) -> Task | Malformed:
-        """Cancel a pending task at once; ask a running one to stop, and return it as it then is.
+        """Cancel a pending task at once, or ask a running one to stop; return its new state.
 
-        A running one that succeeds all the same is done. *force* takes its lease away: it is cancelled now, and
-        whatever its worker still does is refused. One that has ended is returned as it is.
+        A running task that succeeds nevertheless is done. *force* takes its lease away: the task is cancelled now, and
+        later writes of its worker are refused. An ended task is returned unchanged.
 
         Raises:
-            TaskNotFoundError: There is no such task.
+            TaskNotFoundError: The task does not exist.
         """
-        cancelled = lookups.cancel(self._tasks, task_id, now=self._clock.now(), force=force)
+        self._require_mark()
+        cancelled = tasks.cancel(self._tasks, task_id, now=self._clock.now(), force=force)
         return cancelled or self.get(task_id)
 
     def retry_now(self, task_id: TaskId) -> Task | Malformed:
-        """Make a task due now that waits for its first run or for a retry, and return it as it then is.
+        """Make a delayed or retrying task due now, and return its new state.
 
-        It keeps its place among those of its priority and lane that are due; attempts are not touched.
+        The task is ordered behind the tasks of its priority and lane that were due before; attempts do not change.
 
         Raises:
-            NotDelayedError: It does not wait for a time: it is due already, runs, or has ended.
-            TaskNotFoundError: There is no such task.
+            NotDelayedError: The task is due already, runs, or has ended.
+            TaskNotFoundError: The task does not exist.
         """
-        hurried = lookups.retry_now(self._tasks, task_id, now=self._clock.now())
-        if hurried is not None:
-            return hurried
+        self._require_mark()
+        changed = tasks.retry_now(self._tasks, task_id, now=self._clock.now())
+        if changed is not None:
+            return changed
         task = self.get(task_id)
         raise NotDelayedError(task_id, "malformed" if isinstance(task, Malformed) else task.status)
 
     def explain(self, task_id: TaskId) -> Explanation:
-        """Return why a task is not running, or what it does instead.
+        """Return the reason why a task is not running, or its current state.
 
         Raises:
-            TaskNotFoundError: There is no such task, neither alive nor among the dead letters.
+            TaskNotFoundError: No task and no dead letter has this id.
         """
         explanation = explain(self._tasks, self._dead, task_id, now=self._clock.now())
         if explanation is None:
             raise TaskNotFoundError(task_id)
         return explanation
 
-    def _accepted(
+    def _require_mark(self) -> None:
+        """Refuse a database whose collections belong to another application; the check runs once."""
+        if not self._is_marked:
+            require_mark(self._db)
+            self._is_marked = True
+
+    def _submit(
         self,
         requests: Sequence[NewTask],
         *,
         payloads: Sequence[bytes] | None = None,
+        ids: Sequence[ObjectId] | None = None,
         trace: Mapping[str, str] | None = None,
         session: ClientSession | None,
     ) -> list[Accepted]:
         def store() -> list[Accepted]:
             self._refuse_unknown(requests)
-            return enqueueing.accept_many(
-                self._tasks, requests, payloads=payloads, now=self._clock.now(), trace=trace, session=session
+            now = self._clock.now()
+            return enqueue.accept_many(
+                self._tasks, requests, payloads=payloads, ids=ids, now=now, trace=trace, session=session
             )
 
-        return self.unless_known(requests, store, session=session)
+        return self.store_or_find_earlier(requests, store, session=session)
 
-    def _refuse_unknown(self, requests: Sequence[NewTask], *, is_one: bool = False) -> None:
-        if not self._directory.has_types():  # none is refused, so that another look would be in vain
+    def _refuse_unknown(self, requests: Sequence[NewTask], *, is_single_task: bool = False) -> None:
+        if not self._directory.has_types():  # without registered types no name is refused
             return
-        types = self._directory.known(names={one.name for one in requests}).types
-        unknown = ((index, one.name) for index, one in enumerate(requests) if types and one.name not in types)
+        types = self._directory.read_declarations(names={request.name for request in requests}).types
+        unknown = (
+            (index, request.name) for index, request in enumerate(requests) if types and request.name not in types
+        )
         problems = [
             Problem(
-                "name" if is_one else f"{index}.name",
-                f"no executor has registered a task function {name!r}{guess(name, types)}",
+                "name" if is_single_task else f"{index}.name",
+                f"no executor has registered a task function {name!r}{did_you_mean(name, types)}",
             )
             for index, name in islice(unknown, MAX_PROBLEMS + 1)
         ]
         if problems:
-            raise UnknownTaskError(foremost(problems))
+            raise UnknownTaskError(limit_problems(problems))
 
 
 @contextmanager
-def _naming_parameters() -> Iterator[None]:
-    """Say problems of the parameters that the caller wrote, which have spans where a request has seconds."""
+def _rename_fields() -> Iterator[None]:
+    """Raise problems under the caller's parameters: ``delay`` and ``timeout`` instead of ``..._sec``."""
     try:
         yield
     except InvalidRequestError as error:
         raise InvalidRequestError(
             [
-                Problem(one.field.removesuffix("_sec"), one.message.replace("delay_sec", "delay"))
-                if one.field in {"delay_sec", "timeout_sec", "task"}
-                else one
-                for one in error.problems
+                Problem(problem.field.removesuffix("_sec"), problem.message.replace("delay_sec", "delay"))
+                if problem.field in {"delay_sec", "timeout_sec", "task"}
+                else problem
+                for problem in error.problems
             ]
         ) from None
 
 
-def _seconds(span: object, *, field: str) -> float | None:
-    if span is not None and not isinstance(span, timedelta):
+def _to_seconds(duration: object, *, field: str) -> float | None:
+    if duration is not None and not isinstance(duration, timedelta):
         raise InvalidRequestError([Problem(field, "must be a timedelta")])
-    return None if span is None else span.total_seconds()
+    return None if duration is None else duration.total_seconds()
 
 
-def _policy(policy: object) -> RetryPolicy | str | None:
+def _require_policy(policy: object) -> RetryPolicy | str | None:
     if policy is None or isinstance(policy, str | RetryPolicy):
         return policy
     raise InvalidRequestError([Problem("retry", f"{PRESET_EXPECTED}, or a RetryPolicy")])

@@ -1,4 +1,4 @@
-"""One clock: due times and leases are judged on the database's time, whatever this machine believes."""
+"""Clock of MongoDB's primary. All processes compare due times and leases with this clock, not with their own."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ from typing import Any, Protocol
 from pymongo.database import Database
 
 from tidemill.errors import TidemillError
-from tidemill.store import asked, majority, translated
+from tidemill.store.connection import run_server_command, translate_errors, with_majority
 
 RESAMPLE_AFTER_SEC = 60.0
 MAX_DRIFT_SEC = 1.0
-TRY_AGAIN_AFTER_SEC = 5.0
-SLOW_SEC = 0.1
+"""Largest difference between wall clock and monotonic clock that is no sign of a frozen process."""
+
+RETRY_AFTER_SEC = 5.0
+"""Seconds from a failed sample to the next try."""
+
+SLOW_SAMPLE_SEC = 0.1
+"""Duration of a sample above which a second sample is taken."""
 
 
 class Uptime:
-    """Seconds that only go on, for what a warm process remembers: also while it was frozen.
+    """Seconds that never go back, and that include the time in which the process was frozen.
 
-    Lambda freezes a process between two calls, and nobody promises that its monotonic clock goes on meanwhile. By how
-    much the wall clock got ahead of it since the last look, if by more than a second, is added.
+    Lambda freezes a process between two calls, and its monotonic clock may stop meanwhile. If the wall clock advanced
+    by over a second more than the monotonic clock since the last call, the difference is added.
     """
 
     def __init__(
@@ -35,17 +40,17 @@ class Uptime:
         self._last = wall(), monotonic()
 
     def __call__(self) -> float:
-        """Return the seconds since a moment that means nothing."""
+        """Return the seconds since an arbitrary moment."""
         wall, monotonic = self._wall(), self._monotonic()
-        unseen = (wall - self._last[0]) - (monotonic - self._last[1])
+        gap = (wall - self._last[0]) - (monotonic - self._last[1])
         self._last = wall, monotonic
-        if unseen > MAX_DRIFT_SEC:
-            self._frozen += unseen
+        if gap > MAX_DRIFT_SEC:
+            self._frozen += gap
         return monotonic + self._frozen
 
 
 class Clock(Protocol):
-    """Tells the time. Tests bring their own."""
+    """Source of the time. Tests use their own."""
 
     def now(self) -> datetime:
         """Return the time as aware UTC, truncated to milliseconds as MongoDB stores it."""
@@ -56,15 +61,15 @@ class _Sample:
     server: datetime
     wall: float
     monotonic: float
-    took: float
+    duration: float
     primary: tuple[str, int] | None
 
 
 class ServerClock:
-    """The time of MongoDB's primary, sampled with ``hello`` and carried on by the monotonic clock.
+    """Time of MongoDB's primary: a sample of ``hello``, advanced by the monotonic clock.
 
-    It is sampled again after 60 s, after a change of primary, and where wall and monotonic clock disagree on
-    how long ago the sample was: then the process was frozen, or somebody set the clock.
+    A new sample is taken after 60 s and after a change of primary. It is also taken when wall clock and monotonic clock
+    disagree on the age of the sample: then the process was frozen, or the wall clock was set.
     """
 
     def __init__(
@@ -74,7 +79,7 @@ class ServerClock:
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._db = majority(db)
+        self._db = with_majority(db)
         self._wall = wall
         self._monotonic = monotonic
         self._uptime = Uptime(wall=wall, monotonic=monotonic)
@@ -86,31 +91,31 @@ class ServerClock:
         """Return the server's time.
 
         Raises:
-            UnavailableError: It was never sampled and the server does not answer.
+            UnavailableError: There is no sample yet, and the server does not answer.
         """
         sample = self._sample
         if sample is None:
             sample = self._sample = self._take_sample()
         elif self._is_stale(sample) and self._uptime() >= self._next_try:
-            sample = self._sample = self._renewed(sample)
-        return truncated(sample.server + timedelta(seconds=self._passed(sample)))
+            sample = self._sample = self._renew(sample)
+        return truncate_to_ms(sample.server + timedelta(seconds=self._measure_age(sample)))
 
     @property
     def skew(self) -> timedelta | None:
-        """By how much the server's clock was ahead of this machine's when last asked; ``None`` before that."""
+        """Server's clock minus this machine's clock at the last sample; ``None`` before the first sample."""
         sample = self._sample
         return None if sample is None else sample.server - datetime.fromtimestamp(sample.wall, UTC)
 
-    def _renewed(self, old: _Sample) -> _Sample:
+    def _renew(self, old: _Sample) -> _Sample:
         try:
             return self._take_sample()
-        except TidemillError:  # nothing can be written either: the old sample does until the server is back
-            self._next_try = self._uptime() + TRY_AGAIN_AFTER_SEC
+        except TidemillError:  # no write can succeed either: the old sample is enough until the server is back
+            self._next_try = self._uptime() + RETRY_AFTER_SEC
             return old
 
-    def _passed(self, sample: _Sample) -> float:
+    def _measure_age(self, sample: _Sample) -> float:
         passed, by_wall = self._monotonic() - sample.monotonic, self._wall() - sample.wall
-        # Late rather than early: else what is claimed before the next sample is under leases that have ended.
+        # The later time: with the earlier one, claims before the next sample would get leases that have already ended.
         return by_wall if by_wall - passed > MAX_DRIFT_SEC else passed
 
     def _is_stale(self, sample: _Sample) -> bool:
@@ -120,33 +125,35 @@ class ServerClock:
 
     def _has_moved(self, sample: _Sample) -> bool:
         topology = self._db.client.topology_description
-        if topology is self._topology:  # it is never changed but replaced, and finding the primary in it takes time
+        if topology is self._topology:  # the driver replaces it on each change, and to find its primary takes time
             return False
         has_moved = self._db.client.primary not in (None, sample.primary)
         self._topology = None if has_moved else topology
         return has_moved
 
     def _take_sample(self) -> _Sample:
-        sample = self._ask()
-        if sample.took > SLOW_SEC:  # perhaps it had to connect first, and the server looked late, not half-way
-            sample = min(sample, self._ask(), key=lambda one: one.took)
+        sample = self._ask_server()
+        if (
+            sample.duration > SLOW_SAMPLE_SEC
+        ):  # it may have included a connect: then the server read its clock after half-way
+            sample = min(sample, self._ask_server(), key=lambda candidate: candidate.duration)
         return sample
 
-    def _ask(self) -> _Sample:
+    def _ask_server(self) -> _Sample:
         wall_before, before = self._wall(), self._monotonic()
-        with translated():
-            server: datetime = asked(self._db, "hello")["localTime"]
+        with translate_errors():
+            server: datetime = run_server_command(self._db, "hello")["localTime"]
         wall_after, after = self._wall(), self._monotonic()
         return _Sample(
-            # The server looked at its clock about half-way between question and answer.
+            # The server read its clock about half-way between question and answer.
             server=server.replace(tzinfo=UTC) if server.tzinfo is None else server.astimezone(UTC),
             wall=(wall_before + wall_after) / 2,
             monotonic=(before + after) / 2,
-            took=max(after - before, wall_after - wall_before),  # which differ where it was frozen in between
+            duration=max(after - before, wall_after - wall_before),  # they differ if the process was frozen meanwhile
             primary=self._db.client.primary,
         )
 
 
-def truncated(moment: datetime) -> datetime:
+def truncate_to_ms(moment: datetime) -> datetime:
     """Return *moment* in whole milliseconds, rounded down."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

@@ -1,4 +1,4 @@
-"""What Tidemill raises, and what a task function may raise to say how its attempt ended."""
+"""Exceptions that Tidemill raises, and exceptions that a task function raises to decide about its attempt."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ MAX_RETRY_AFTER = timedelta(hours=24)
 
 
 class TidemillError(Exception):
-    """The root of everything this package raises on its own account."""
+    """Root of all exceptions of this package that are not raised by task functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a request: the dotted *field* and a sentence that repeats no value."""
+    """One fault of a request: the dotted *field* and a sentence that repeats no value."""
 
     field: str
     message: str
 
 
 class InvalidRequestError(TidemillError):
-    """What was asked for is not allowed; nothing was stored.
+    """The request is not allowed; nothing was stored.
 
     Attributes:
-        problems: Everything that was found wrong, in the order of the fields.
+        problems: All faults found, in the order of the fields.
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
@@ -44,8 +44,8 @@ class DuplicateKeyError(TidemillError):
     """The idempotency key belongs to a task that was enqueued with another request.
 
     Attributes:
-        task_id: The task that holds the key; it was not touched.
-        problems: Of many tasks that were enqueued together, those whose key is taken, by their index.
+        task_id: The task that has the key; it was not changed.
+        problems: For many tasks enqueued together, the tasks whose key is taken, by index.
     """
 
     def __init__(self, task_id: TaskId, *, problems: Sequence[Problem] = ()) -> None:
@@ -54,39 +54,73 @@ class DuplicateKeyError(TidemillError):
         super().__init__(f"the idempotency key belongs to task {task_id}, enqueued with another request")
 
 
+class TooOldError(TidemillError):
+    """A repeat comes too late: its tasks may have been stored, ended and deleted before."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the event is older than the retention of ended tasks, so its tasks may have been stored before: look for "
+            "them, and invoke the function with the event if there are none"
+        )
+
+
 class TaskNotFoundError(TidemillError):
-    """There is no task with this id, neither alive nor among the dead letters."""
+    """No task and no dead letter has this id."""
 
     def __init__(self, task_id: TaskId) -> None:
         self.task_id = task_id
         is_text = isinstance(task_id, str) and re.fullmatch("[0-9a-fA-F]{24}", task_id)
-        super().__init__(f"there is no task {task_id}" + (", which is text: ids are ObjectIds" if is_text else ""))
+        super().__init__(f"there is no task {task_id}" + ("; this id is text, pass an ObjectId" if is_text else ""))
 
 
 class NotDelayedError(TidemillError):
-    """The task does not wait for a time, so there is nothing to hurry.
+    """The task is not delayed, so it cannot be made due now.
 
     Attributes:
-        status: What it is instead: its status, or ``malformed``.
+        status: The task's status, or ``malformed``.
     """
 
     def __init__(self, task_id: TaskId, status: str) -> None:
         self.task_id = task_id
         self.status = status
         state = "is due already" if status == "pending" else f"is {status}"
-        super().__init__(f"task {task_id} {state}: only a pending task that is not due yet can be hurried")
+        super().__init__(f"task {task_id} {state}: only a pending task that is not due yet can be made due now")
 
 
 class RegistrationError(TidemillError):
-    """A task function cannot be registered as it is written."""
+    """A task function, its name or an option cannot be registered; the message says what to change."""
 
 
 class SettingsError(TidemillError):
-    """The environment is not usable; the message names the variables and shows no value."""
+    """The environment is not usable; the message names the variables but repeats no value."""
+
+
+class ForeignCollectionError(SettingsError):
+    """A collection with one of Tidemill's names holds documents of another application; nothing was changed.
+
+    Attributes:
+        collection: The collection's name in the database.
+    """
+
+    def __init__(self, collection: str, *, database: str, may_be_adopted: bool) -> None:
+        self.collection = collection
+        remedy = "set DEFAULT_TASK to the function that is to run them, or " if may_be_adopted else ""
+        super().__init__(
+            f"the collection {collection} of database {database} holds documents that are not Tidemill's, "
+            f"so nothing was changed: {remedy}give Tidemill's collections a prefix "
+            '(TIDEMILL_PREFIX=tm_, Queue(db, prefix="tm_")) or a database of their own (MONGODB_DATABASE)'
+        )
+
+
+class NewerSchemaError(SettingsError):
+    """A later release has changed the documents of this database; nothing was changed."""
+
+    def __init__(self, database: str) -> None:
+        super().__init__(f"database {database} was set up by a later release of Tidemill: upgrade this one")
 
 
 class MissingIndexError(TidemillError):
-    """A query needs an index that is not there."""
+    """A query needs a missing index."""
 
     def __init__(self, collection: str) -> None:
         self.collection = collection
@@ -96,14 +130,14 @@ class MissingIndexError(TidemillError):
 class UnavailableError(TidemillError):
     """MongoDB could not be reached in time; the message holds no address and no credentials.
 
-    Nothing is known of the effect: a repeat with the same idempotency key is safe.
+    The write may have taken effect or not: a repeat with the same idempotency key is safe.
     """
 
 
 class RefusedError(TidemillError):
-    """The database refuses an operation: rights, validation rules or limits stand against it.
+    """The database refuses an operation because of rights, validation rules or limits.
 
-    The driver's own message is not repeated, since it quotes what was to be written.
+    The driver's own message is not repeated, because it quotes the document.
     """
 
     def __init__(self, code: str, message: str | None = None) -> None:
@@ -112,29 +146,29 @@ class RefusedError(TidemillError):
 
 
 class RetentionError(RefusedError):
-    """The database does not let its user change how long documents are kept; all else is as it should be."""
+    """The MongoDB user may not change the retention of documents; everything else is set up."""
 
     def __init__(self) -> None:
         super().__init__(
             "Unauthorized",
-            "a retention stays as it was: to change it, the MongoDB user needs collMod, as dbAdmin has it",
+            "a retention was not changed: the MongoDB user needs the action collMod, as in the role dbAdmin",
         )
 
 
 class CredentialsError(RefusedError):
-    """MongoDB does not take the name, password or certificate it was given; nothing was asked of it."""
+    """MongoDB refuses the user, the password or the certificate; nothing was read or written."""
 
     def __init__(self) -> None:
         super().__init__(
-            "AuthenticationFailed", "MongoDB does not take the user or the password of its URI (AuthenticationFailed)"
+            "AuthenticationFailed", "MongoDB refuses the user or the password of its URI (AuthenticationFailed)"
         )
 
 
 class IsolationError(TidemillError):
-    """A task function was to have a process of its own and there is none; the function has not started.
+    """A task function needs a process of its own and got none; the function has not started.
 
     Attributes:
-        reason: What stands in the way.
+        reason: The cause.
     """
 
     def __init__(self, reason: str) -> None:
@@ -143,11 +177,11 @@ class IsolationError(TidemillError):
 
 
 class UnsupportedServerError(TidemillError):
-    """The server only looks like MongoDB."""
+    """The server speaks MongoDB's protocol but is no supported MongoDB."""
 
 
 class UnexpectedError(TidemillError):
-    """Something failed that nobody foresaw; its own text, which may hold anything, is not repeated.
+    """An unforeseen exception; its own text may contain secrets and is not repeated.
 
     Attributes:
         kind: The name of the exception's type.
@@ -158,12 +192,12 @@ class UnexpectedError(TidemillError):
         super().__init__(f"an unexpected error ({kind}); its stack says where")
 
 
-class Retry(Exception):  # noqa: N818 - a function raises it to say what it wants, not what broke
+class Retry(Exception):  # noqa: N818 - a function raises it to request a retry, it names no error
     """Raised by a task function: this attempt failed, try again.
 
     Args:
-        message: What happened, for the task's error and execution log.
-        after: Wait this long, whatever the policy and its cap say; at most 24 hours. ``None`` leaves
+        message: Cause of the failure, for the task's error and execution log.
+        after: Wait before the retry, at most 24 hours; it overrides the policy and its cap. ``None`` leaves
             the wait to the policy.
         code: A short word that groups failures of one kind.
     """
@@ -179,7 +213,7 @@ class Retry(Exception):  # noqa: N818 - a function raises it to say what it want
 
 
 class Fail(Exception):  # noqa: N818 - as above
-    """Raised by a task function: this failed for good, do not try again."""
+    """Raised by a task function: this task failed for good, do not try again."""
 
     def __init__(self, message: str = "", *, code: str = "fail") -> None:
         self.code = code
@@ -187,9 +221,9 @@ class Fail(Exception):  # noqa: N818 - as above
 
 
 class Snooze(Exception):  # noqa: N818 - as above
-    """Raised by a task function: not now. The attempt is not counted and the task becomes due at *until*.
+    """Raised by a task function: run the task again at *until*. The attempt is not counted.
 
-    At the earliest a second from now. A task with ``expires_at`` does not snooze past it for ever.
+    The task is due a second from now at the earliest. It fails after its ``expires_at`` if no attempt was counted.
     """
 
     def __init__(self, until: datetime | timedelta) -> None:
@@ -202,4 +236,4 @@ class Snooze(Exception):  # noqa: N818 - as above
 
 
 class TaskTimeoutError(Exception):
-    """Raised *into* a task function that ran past its timeout, where it next executes Python code."""
+    """Raised *into* a task function after its timeout, when it next executes Python code."""

@@ -1,4 +1,7 @@
-"""Every index, once: named, hinted by the queries, made by ``reclaim`` while small and by ``tidemill indexes``."""
+"""Indexes of all collections. Queries hint them by name.
+
+``reclaim`` makes missing indexes of small collections; ``tidemill indexes`` makes them at any size.
+"""
 
 from __future__ import annotations
 
@@ -29,36 +32,36 @@ GROUPS: Final = "groups"
 RECENT: Final = "recent"
 REDRIVES: Final = "redrives"
 BY_ID: Final = "_id_"
-"""The index that every collection has."""
+"""Name of the index that each collection has."""
 
-SMALL: Final = 100_000
-"""Up to so many tasks, making an index takes no longer than an invocation can wait."""
+MAX_DOCUMENTS_MADE_AT_START: Final = 100_000
+"""Largest number of documents for which an invocation can wait until an index is made."""
 
-OCCURRENCE_KEPT: Final = timedelta(hours=48)
-"""Longer than anything delivers an occurrence: EventBridge Scheduler for 24 hours, then Lambda for another 6."""
+OCCURRENCE_RETENTION: Final = timedelta(days=15)
+"""Longer than any delivery of an occurrence: EventBridge Scheduler retries for a day, SQS keeps it up to 14 days."""
 
 _UNAUTHORIZED: Final = 13
 _INDEX_NOT_FOUND: Final = 27
-_A_DATE: Final = {"$type": "date"}
+_IS_DATE: Final = {"$type": "date"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long done and cancelled *tasks* are kept, and *dead_letters* once they may be removed at all."""
+    """Times to keep done and cancelled *tasks*, and *dead_letters* from the moment they may be removed."""
 
     tasks: timedelta = timedelta(days=7)
     dead_letters: timedelta = timedelta(days=30)
 
 
-KEPT: Final = Retention()
-"""What holds where nobody says otherwise."""
+DEFAULT_RETENTION: Final = Retention()
+"""Default retention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """One index of *collection*.
+    """Index of a collection.
 
-    ``expires`` marks those whose entries MongoDB removes after the retention; with ``after`` it is after that time.
+    With ``expires`` MongoDB removes documents after the retention, or after the time ``after``.
     """
 
     collection: str
@@ -70,7 +73,7 @@ class Index:
     after: timedelta | None = None
 
     def model(self, retention: Retention) -> IndexModel:
-        """Return what ``create_indexes`` takes."""
+        """Return the argument of ``create_indexes``."""
         options: dict[str, Any] = {"name": self.name}
         if self.partial is not None:
             options["partialFilterExpression"] = self.partial
@@ -80,8 +83,8 @@ class Index:
             options["expireAfterSeconds"] = self.seconds(retention)
         return IndexModel(list(self.keys), **options)
 
-    def is_as_made(self, made: Mapping[str, Any]) -> bool:
-        """Tell whether *made*, as ``index_information`` has it, is this index, but for its retention."""
+    def has_definition(self, made: Mapping[str, Any]) -> bool:
+        """Return True if *made*, an entry of ``index_information``, is this index. The retention may differ."""
         return (
             tuple((name, order) for name, order in made["key"]) == self.keys
             and made.get("partialFilterExpression") == self.partial
@@ -89,9 +92,9 @@ class Index:
         )
 
     def seconds(self, retention: Retention) -> int:
-        """Return how long its entries are kept."""
-        kept = retention.dead_letters if self.collection == DEAD_LETTERS else retention.tasks
-        return int((kept if self.after is None else self.after).total_seconds())
+        """Return the seconds after which MongoDB removes a document."""
+        default = retention.dead_letters if self.collection == DEAD_LETTERS else retention.tasks
+        return int((default if self.after is None else self.after).total_seconds())
 
 
 INDEXES: Final = (
@@ -112,7 +115,7 @@ INDEXES: Final = (
         collection=TASKS,
         name=DELAYED,
         keys=(("next_retry_at", ASCENDING),),
-        partial={"status": "pending", "next_retry_at": _A_DATE},
+        partial={"status": "pending", "next_retry_at": _IS_DATE},
     ),
     Index(
         collection=TASKS,
@@ -125,7 +128,7 @@ INDEXES: Final = (
         collection=TASKS,
         name=EXPIRY,
         keys=(("expires_at", ASCENDING),),
-        partial={"status": "pending", "expires_at": _A_DATE},
+        partial={"status": "pending", "expires_at": _IS_DATE},
     ),
     Index(collection=TASKS, name=FAILED, keys=(("finished_at", ASCENDING),), partial={"status": "failed"}),
     Index(
@@ -139,7 +142,7 @@ INDEXES: Final = (
         collection=TASKS,
         name=RETENTION,
         keys=(("retain_from", ASCENDING),),
-        partial={"status": {"$lte": "done"}},  # done and cancelled: what somebody makes pending again is not removed
+        partial={"status": {"$lte": "done"}},  # done and cancelled: a task made pending again stays
         expires=True,
     ),
     Index(
@@ -162,13 +165,13 @@ INDEXES: Final = (
         collection=DEAD_LETTERS,
         name=REDRIVES,
         keys=(("redrive_started_at", ASCENDING),),
-        partial={"redrive_started_at": _A_DATE},
+        partial={"redrive_started_at": _IS_DATE},
     ),
     Index(
         collection=DEAD_LETTERS,
         name=RETENTION,
         keys=(("retain_from", ASCENDING),),
-        partial={"redrive_started_at": None},  # one that is on its way back is the only copy
+        partial={"redrive_started_at": None},  # during a redrive the dead letter may be the only copy
         expires=True,
     ),
     Index(collection=QUEUE_STATS, name=RETENTION, keys=(("minute", ASCENDING),), expires=True),
@@ -177,102 +180,110 @@ INDEXES: Final = (
         name=RETENTION,
         keys=(("created_at", ASCENDING),),
         expires=True,
-        after=OCCURRENCE_KEPT,
+        after=OCCURRENCE_RETENTION,
     ),
 )
 COLLECTIONS: Final = (TASKS, DEAD_LETTERS, QUEUE_STATS, OCCURRENCES)
 
 
-def missing(db: Database[Any]) -> tuple[Index, ...]:
-    """Return the indexes that *db* lacks, or has as an earlier release made them."""
-    made = _made(db)
+def find_missing(db: Database[Any]) -> tuple[Index, ...]:
+    """Return the indexes that *db* lacks, or that an earlier release made differently."""
+    made = _read_indexes(db)
     return tuple(index for index in INDEXES if not _is_there(index, made))
 
 
 def maintain(db: Database[Any], *, retention: Retention) -> tuple[Index, ...]:
-    """Make what is missing while its collection is small, and return what is left for `create` to make."""
-    lacking = missing(db)
-    large = {name for name in {one.collection for one in lacking} if db[name].estimated_document_count() > SMALL}
-    left = tuple(one for one in lacking if one.collection in large)
-    create(db, tuple(one for one in INDEXES if one not in left), retention=retention)
-    # As an earlier release made them: their time holds.
-    _change_retentions(db, [one for one in left if one.name in _made(db)[one.collection]], retention)
+    """Make the missing indexes of small collections; return those of large collections, left for `create`."""
+    lacking = find_missing(db)
+    large = {
+        name
+        for name in {index.collection for index in lacking}
+        if db[name].estimated_document_count() > MAX_DOCUMENTS_MADE_AT_START
+    }
+    left = tuple(index for index in lacking if index.collection in large)
+    create(db, tuple(index for index in INDEXES if index not in left), retention=retention)
+    # An index of an earlier release gets the retention, too.
+    _change_retentions(db, [index for index in left if index.name in _read_indexes(db)[index.collection]], retention)
     return left
 
 
-def create(db: Database[Any], indexes: tuple[Index, ...] = INDEXES, *, retention: Retention = KEPT) -> None:
-    """Make *indexes* where they are missing and give the expiring ones their *retention*.
+def create(
+    db: Database[Any], indexes: tuple[Index, ...] = INDEXES, *, retention: Retention = DEFAULT_RETENTION
+) -> None:
+    """Make the missing indexes among *indexes*, and set the *retention* of expiring indexes.
 
-    One that an earlier release made otherwise is replaced; a shorter retention removes documents at once. Safe to
-    repeat and to stop half-way. May take minutes on millions of tasks; nothing is blocked meanwhile, but what needs an
-    index that is replaced fails until it is there. What cannot be made keeps nothing else from being made or changed.
+    An index that an earlier release made differently is replaced. A shorter retention removes documents at once. The
+    call may be repeated, and stopped half-way.
+
+    It may take minutes for millions of tasks. It blocks no other command, but queries that hint a replaced index fail
+    until it exists again. An index that cannot be made does not stop the rest.
 
     Raises:
-        RetentionError: All is there, but the user may not change a retention.
+        RetentionError: All indexes exist, but the user may not change a retention.
         OperationFailure: The database refuses an index.
     """
-    trouble: OperationFailure | None = None
-    made = _made(db)
+    refused: OperationFailure | None = None
+    made = _read_indexes(db)
     lacking = [index for index in indexes if not _is_there(index, made)]
     for collection in COLLECTIONS:
         ours = [index for index in lacking if index.collection == collection]
         try:
             for index in ours:
                 if index.name in made[collection]:
-                    _drop(db[collection], index.name)
-            _make(db[collection], [index.model(retention) for index in ours])
+                    _drop_index(db[collection], index.name)
+            _create_indexes(db[collection], [index.model(retention) for index in ours])
         except OperationFailure as error:
-            trouble = trouble or error
+            refused = refused or error
     try:
         _change_retentions(db, [index for index in indexes if index not in lacking], retention)
     finally:
-        if trouble is not None:
-            raise trouble
+        if refused is not None:
+            raise refused
 
 
-def _made(db: Database[Any]) -> dict[str, Mapping[str, Any]]:
+def _read_indexes(db: Database[Any]) -> dict[str, Mapping[str, Any]]:
     return {name: db[name].index_information() for name in COLLECTIONS}
 
 
 def _is_there(index: Index, made: Mapping[str, Mapping[str, Any]]) -> bool:
-    return index.name in made[index.collection] and index.is_as_made(made[index.collection][index.name])
+    return index.name in made[index.collection] and index.has_definition(made[index.collection][index.name])
 
 
-def _drop(collection: Collection[Any], name: str) -> None:
+def _drop_index(collection: Collection[Any], name: str) -> None:
     try:
         collection.drop_index(name)
     except OperationFailure as error:
-        if error.code != _INDEX_NOT_FOUND:  # somebody else was quicker
+        if error.code != _INDEX_NOT_FOUND:  # not found: another process dropped the index first
             raise
 
 
-def _make(collection: Collection[Any], new: list[IndexModel]) -> None:
+def _create_indexes(collection: Collection[Any], new: list[IndexModel]) -> None:
     if not new:
         return
     try:
         collection.create_indexes(new)
-    except OperationFailure as together:
-        # One that cannot be made, for keys that are taken twice perhaps, must not keep the others away.
+    except OperationFailure as error:
+        # An index that cannot be made, perhaps because of duplicate keys, must not stop the rest.
         for index in new:
             with contextlib.suppress(OperationFailure):
                 collection.create_indexes([index])
-        raise together from None
+        raise error from None
 
 
 def _change_retentions(db: Database[Any], indexes: Sequence[Index], retention: Retention) -> None:
-    """Give those of *indexes* that expire their *retention*.
+    """Set the *retention* of the expiring indexes among *indexes*.
 
     Raises:
-        RetentionError: The database does not let its user change one; the others are changed.
+        RetentionError: The user may not change a retention; all permitted changes were made.
     """
-    made = _made(db)
+    made = _read_indexes(db)
     refused: OperationFailure | None = None
     for index in indexes:
         seconds = index.seconds(retention)
         if not index.expires or made[index.collection][index.name].get("expireAfterSeconds") == seconds:
             continue
         try:
-            db.command("collMod", index.collection, index={"name": index.name, "expireAfterSeconds": seconds})
+            db.command("collMod", db[index.collection].name, index={"name": index.name, "expireAfterSeconds": seconds})
         except OperationFailure as error:
             if error.code != _UNAUTHORIZED:
                 raise

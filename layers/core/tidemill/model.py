@@ -1,15 +1,15 @@
-"""The values Tidemill speaks in. Times are aware UTC, truncated to milliseconds; spans are timedeltas."""
+"""Values of the domain: options, tasks, outcomes. Times are aware UTC in milliseconds; durations are timedeltas."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
-from tidemill.policies import Backoff
-
-TaskId: TypeAlias = object
-"""An ObjectId where this package made it; whatever BSON allows where a person wrote the document."""
+Strategy: TypeAlias = Literal["exponential", "linear", "fixed", "fibonacci"]
+Jitter: TypeAlias = Literal["none", "full", "decorrelated", "proportional"]
+Selection: TypeAlias = Literal["weighted", "retries_first", "oldest_first"]
 
 Status: TypeAlias = Literal["pending", "processing", "done", "failed", "cancelled"]
 Lane: TypeAlias = Literal["fresh", "retry"]
@@ -18,14 +18,153 @@ Reason: TypeAlias = Literal[
     "exhausted", "worker_lost", "not_retryable", "expired", "unknown_task", "malformed", "timeout_too_long"
 ]
 
+TaskId: TypeAlias = object
+"""An ObjectId in documents of this package; any BSON value in documents from other writers."""
+
+STRATEGIES: Final[tuple[Strategy, ...]] = get_args(Strategy)
+JITTERS: Final[tuple[Jitter, ...]] = get_args(Jitter)
+SELECTIONS: Final[tuple[Selection, ...]] = get_args(Selection)
+
 LANES: tuple[Lane, ...] = ("fresh", "retry")
+
+MAX_RETRIES_LIMIT: Final = 1000
+MAX_BACKOFF_SEC: Final = 7 * 86400.0
+MAX_FACTOR: Final = 1000.0
+MAX_COUNT: Final = 1_000_000
+"""Upper bound of configured counts: retries in flight, retries a minute, ready tasks."""
+
 EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 LATEST = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Growth of the wait from failure to failure; see ``retry.backoff`` for the formulas.
+
+    Only the strategy ``exponential`` uses ``factor``, only the jitter ``proportional`` uses ``jitter_factor``.
+
+    Raises:
+        ValueError: A word is unknown, or a number is not finite or out of range; the message starts with the field.
+    """
+
+    strategy: Strategy = "exponential"
+    base_sec: float = 5.0
+    factor: float = 2.0
+    max_sec: float = 1800.0
+    jitter: Jitter = "full"
+    jitter_factor: float = 0.2
+
+    def __post_init__(self) -> None:
+        _require_word(self.strategy, STRATEGIES, "strategy")
+        _require(_is_number(self.base_sec) and self.base_sec > 0, "base_sec", "must be a number above 0")
+        _require(
+            _is_number(self.factor) and 1 <= self.factor <= MAX_FACTOR,
+            "factor",
+            f"must be a number from 1 to {MAX_FACTOR:g}",
+        )
+        _require(
+            _is_number(self.max_sec) and self.base_sec <= self.max_sec <= MAX_BACKOFF_SEC,
+            "max_sec",
+            "must be a number from base_sec to 7 days",
+        )
+        _require_word(self.jitter, JITTERS, "jitter")
+        _require(
+            _is_number(self.jitter_factor) and 0 < self.jitter_factor <= 1,
+            "jitter_factor",
+            "must be a number above 0, at most 1",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Number of retries of a failed task, and the waits before them.
+
+    ``max_retries=0`` is one run. The defaults are the preset ``default``; ``retry.PRESETS`` has more presets.
+    """
+
+    max_retries: int = 10
+    backoff: Backoff = field(default_factory=Backoff)
+
+    def __post_init__(self) -> None:
+        _require_whole(self.max_retries, 0, MAX_RETRIES_LIMIT, "max_retries")
+        _require_kind(self.backoff, Backoff, "backoff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptive:
+    """Longer waits while a queue has many ready tasks: one more wait for every *scale* of them, up to *max_sec*."""
+
+    scale: int = 10
+    max_sec: float = 60.0
+
+    def __post_init__(self) -> None:
+        _require_whole(self.scale, 1, MAX_COUNT, "scale")
+        _require(
+            _is_number(self.max_sec) and 0 < self.max_sec <= MAX_BACKOFF_SEC,
+            "max_sec",
+            "must be a number above 0, up to 7 days",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Longer waits, by *factor*, after *per_minute* retries were scheduled in one clock minute."""
+
+    per_minute: int = 100
+    factor: float = 2.0
+
+    def __post_init__(self) -> None:
+        _require_whole(self.per_minute, 1, MAX_COUNT, "per_minute")
+        _require(
+            _is_number(self.factor) and 1 <= self.factor <= MAX_FACTOR,
+            "factor",
+            f"must be a number from 1 to {MAX_FACTOR:g}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pressure:
+    """Options that lengthen the waits of a queue under load; ``None`` switches an option off."""
+
+    adaptive: Adaptive | None = None
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        if self.adaptive is not None:
+            _require_kind(self.adaptive, Adaptive, "adaptive")
+        if self.budget is not None:
+            _require_kind(self.budget, Budget, "budget")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions:
+    """Options of one queue; ``None`` means the deployment's choice.
+
+    ``retry_share`` is the part of an executor's slots that retries occupy under the selection ``weighted``.
+    ``max_in_flight_retries`` bounds the retries that are leased at once by all executors together.
+    """
+
+    paused: bool = False
+    selection: Selection | None = None
+    retry_share: float | None = None
+    max_in_flight_retries: int | None = None
+    pressure: Pressure = field(default_factory=Pressure)
+
+    def __post_init__(self) -> None:
+        _require(isinstance(self.paused, bool), "paused", "must be true or false")
+        if self.selection is not None:
+            _require_word(self.selection, SELECTIONS, "selection")
+        if self.retry_share is not None:
+            is_share = _is_number(self.retry_share) and 0 <= self.retry_share <= 1
+            _require(is_share, "retry_share", "must be a number from 0 to 1")
+        if self.max_in_flight_retries is not None:
+            _require_whole(self.max_in_flight_retries, 1, MAX_COUNT, "max_in_flight_retries")
+        _require_kind(self.pressure, Pressure, "pressure")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The proof of a claim. The token is new for every claim; the owner is an invocation or a process."""
+    """Proof of a claim. The token is new for every claim; the owner is an invocation or a process."""
 
     token: str
     owner: str
@@ -54,9 +193,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One unit of work as it stood when it was read. The fields are those of the document.
+    """One unit of work at the time of reading. The fields are the document's.
 
-    ``archive_error``: why it could not be moved to the dead letters, where it could not.
+    ``archive_error`` is the reason of a failed move to the dead letters.
     """
 
     id: TaskId
@@ -94,9 +233,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Malformed:
-    """A document that cannot be a task: what is wrong with it, in words that repeat no value.
+    """A document that is no valid task. ``problem`` describes the fault and repeats no value.
 
-    ``status`` is what stands there, where that is text.
+    ``status`` is the document's status if it is text.
     """
 
     id: TaskId
@@ -108,10 +247,10 @@ class Malformed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What went wrong with one attempt.
+    """Cause of one failed attempt.
 
-    ``by_function`` tells what the function itself did (raised, ran too long) from what befell it.
-    ``retry_after`` beats the policy and its cap.
+    ``by_function`` is True if the function caused it (raised, ran too long), False if its worker or its task did.
+    ``retry_after`` overrides the policy and its cap.
     """
 
     message: str
@@ -130,7 +269,7 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retried:
-    """The attempt failed and another follows at *next_retry_at*."""
+    """The attempt failed; the next attempt follows at *next_retry_at*."""
 
     failure: Failure
     next_retry_at: datetime
@@ -138,7 +277,7 @@ class Retried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The task failed for good, and why there is no further try."""
+    """The task failed for good; *reason* says why no retry follows."""
 
     failure: Failure
     reason: Reason
@@ -146,14 +285,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snoozed:
-    """Not now: due again at *until*, and the attempt is refunded."""
+    """The task is due again at *until*, and the attempt is refunded."""
 
     until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """It was asked to stop and it stopped."""
+    """The task was cancelled before its run, or stopped its run when asked to."""
 
 
 Outcome: TypeAlias = Succeeded | Retried | Failed | Snoozed | Cancelled
@@ -165,14 +304,36 @@ OUTCOME_NAMES: dict[type[Outcome], str] = {
     Snoozed: "snoozed",
     Cancelled: "cancelled",
 }
-"""What outcomes are called where they are counted."""
+"""Names of outcomes in counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """How long one attempt took and what is to be said of it."""
+    """Duration and log note of one attempt."""
 
     started_at: datetime
     duration: timedelta
     status: AttemptStatus
     note: str = ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _require(condition: bool, field_name: str, sentence: str) -> None:  # noqa: FBT001 - reads as an assertion
+    if not condition:
+        raise ValueError(f"{field_name} {sentence}")
+
+
+def _require_kind(value: object, kind: type, field_name: str) -> None:
+    _require(isinstance(value, kind), field_name, f"must be a value of the class {kind.__name__}")
+
+
+def _require_word(value: object, words: tuple[str, ...], field_name: str) -> None:
+    _require(isinstance(value, str) and value in words, field_name, f"must be one of {', '.join(words)}")
+
+
+def _require_whole(value: object, low: int, high: int, field_name: str) -> None:
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    _require(is_whole, field_name, f"must be a whole number from {low} to {high}")

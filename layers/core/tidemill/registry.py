@@ -1,12 +1,15 @@
-"""Task functions by name: registered by a decorator, loaded from one package, called with a checked payload."""
+"""Registry of task functions: checks of a registration, task types by name, the decorator, and loading of a package."""
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import pkgutil
 import re
 import time
 import traceback
+import typing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,23 +20,28 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from tidemill import policies, registration
-from tidemill.classify import COMMON, Kind, Rules, classify, located
-from tidemill.errors import Fail, RegistrationError, TidemillError
-from tidemill.model import TaskId
-from tidemill.policies import RetryPolicy
-from tidemill.registration import place
-from tidemill.requests import problems
+from tidemill import model
+from tidemill.errors import Fail, RegistrationError, Retry, Snooze, TidemillError
+from tidemill.model import RetryPolicy, TaskId
+from tidemill.policy.failures import COMMON, Kind, Rules, classify, describe_without_message
+from tidemill.policy.retry import PRESET_EXPECTED, PRESETS
+from tidemill.requests.tasks import MAX_TIMEOUT_SEC, NAME_PATTERN
+from tidemill.requests.validation import problems
+
+_MIN_TIMEOUT_SEC: Final = 0.1
+"""Shortest timeout, as in the request for a task."""
+
+_NO_SUCH_ARGUMENT: Final = r"[\w.]+\(\) got an unexpected keyword argument '\w+'"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
-    """What a running task function may know of itself.
+    """Context of a running task function.
 
     ``attempt`` is 1 for the first run. ``deadline`` is a reading of ``time.monotonic``. ``correlation_id`` and
-    ``traceparent`` (W3C Trace Context) are those of the request that enqueued it, to be passed on.
+    ``traceparent`` (W3C Trace Context) come from the request that enqueued the task; pass them on.
     """
 
     task_id: TaskId
@@ -45,17 +53,17 @@ class TaskContext:
     _cancelled: Event = field(default_factory=Event, repr=False)
 
     def remaining(self) -> timedelta:
-        """Return the time left until this attempt counts as timed out; never negative."""
+        """Return the time until this attempt times out; never negative."""
         return timedelta(seconds=max(self.deadline - time.monotonic(), 0.0))
 
     def cancelled(self) -> bool:
-        """Tell whether somebody asked this task to stop. Looked up once a second."""
+        """Return True if a cancellation of this task was requested. The executor checks once a second."""
         return self._cancelled.is_set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskType:
-    """A registered function: how it is called, and what holds where a task says nothing of its own."""
+    """A registered function, its options, and the defaults of its tasks."""
 
     name: str
     function: Callable[..., Any]
@@ -68,19 +76,19 @@ class TaskType:
     takes_context: bool = True
 
     def call(self, payload: dict[str, Any], ctx: TaskContext) -> Any:  # noqa: ANN401 - the function decides
-        """Call the function; of an ``async def`` what is returned is still to be awaited.
+        """Call the function and return its result; the result of an ``async def`` has to be awaited.
 
         Raises:
-            Fail: The payload does not fit its model; the text repeats no value of it.
+            Fail: The payload does not fit its model; the message repeats no value of it.
         """
         argument: Any = payload
         if self.payload_model is not None:
-            argument = _validated(self.payload_model, payload)
+            argument = _validate_payload(self.payload_model, payload)
         return self.function(argument, ctx) if self.takes_context else self.function(argument)
 
 
 class Registry:
-    """Task types by name; a name is given once."""
+    """Task types by name; each name belongs to one function."""
 
     def __init__(self) -> None:
         self._types: dict[str, TaskType] = {}
@@ -96,41 +104,41 @@ class Registry:
         http: bool = False,
         isolate: bool = False,
     ) -> Callable[[_F], _F]:
-        """Register the decorated function, which stays as it is, under *name*.
+        """Register the decorated function under *name*; the function itself is not changed.
 
-        It is called as ``function(payload, ctx)``, or ``function(payload)`` where it takes one argument. A
-        payload annotated with a Pydantic model is validated first. An ``async def`` runs on an event loop of its
-        thread's; what it leaves running there is cancelled when it returns.
+        It is called as ``function(payload, ctx)``, or as ``function(payload)`` if it takes one argument. A payload
+        annotated with a Pydantic model is validated first. An ``async def`` runs on the event loop of its thread.
+        Its unfinished asyncio tasks are cancelled when it returns.
 
         Args:
-            name: How tasks name it: letters, digits, ``_``, ``.`` and ``-``, up to 100.
-            timeout: Seconds one attempt may take; ``None`` leaves it to the deployment.
-            retry: How its tasks are retried where they say nothing themselves: a policy, or the name of a preset.
-            fail_on: Exceptions that end a task at once, by class or by the name of the class; with all that inherit
-                from them. ``TaskTimeoutError`` stands for running too long.
-            retry_on: Exceptions that are tried again, though by their name, or for one of their bases, they would not
-                be. Of several classes that apply to an exception, the one nearest to it decides.
-            http: Whether tasks of this name may be enqueued over HTTP.
-            isolate: Whether each run gets a process of its own, where executors can give it one: it may then crash,
-                hang or eat memory as it likes, and is killed at its timeout.
+            name: Name in tasks: up to 100 letters, digits, ``_``, ``.`` and ``-``.
+            timeout: Upper limit of one attempt, in seconds; ``None`` means the deployment's.
+            retry: Policy of tasks without their own: a policy, or the name of a preset.
+            fail_on: Exceptions that end a task at once: classes or class names; subclasses count.
+                ``TaskTimeoutError`` stands for a timeout.
+            retry_on: Exceptions that are retried although their name or a base class is not. If several classes apply
+                to an exception, the nearest one decides.
+            http: True allows tasks of this name over HTTP.
+            isolate: True gives each run a process of its own, if executors can. The run may then crash, hang or use
+                too much memory without harm to other tasks, and is killed at its timeout.
 
         Raises:
-            RegistrationError: The function or an option cannot work; the message says what to do.
+            RegistrationError: The function or an option cannot work; the message says what to change.
         """
-        registration.require_name(name)
+        _require_name(name)
 
         def register(function: _F) -> _F:
-            parameters = registration.positional(function, name)
+            parameters = _find_parameters(function, name)
             self._add(
                 TaskType(
                     name=name,
                     function=function,
-                    timeout=registration.kept_timeout(timeout, name),
-                    retry=registration.retry_policy(retry, name),
-                    rules=registration.rules(fail_on, retry_on, name),
-                    http=registration.switch(http, "http", name),
-                    isolate=registration.switch(isolate, "isolate", name),
-                    payload_model=registration.payload_model(function, parameters[0].name),
+                    timeout=_read_timeout(timeout, name),
+                    retry=_read_policy(retry, name),
+                    rules=_make_rules(fail_on, retry_on, name),
+                    http=_require_bool(http, "http", name),
+                    isolate=_require_bool(isolate, "isolate", name),
+                    payload_model=_find_payload_model(function, parameters[0].name),
                     takes_context=len(parameters) > 1,
                 )
             )
@@ -139,7 +147,7 @@ class Registry:
         return register
 
     def get(self, name: str) -> TaskType | None:
-        """Return the type registered as *name*."""
+        """Return the type registered as *name*, or ``None``."""
         return self._types.get(name)
 
     def __iter__(self) -> Iterator[TaskType]:
@@ -150,15 +158,13 @@ class Registry:
 
     def _add(self, new: TaskType) -> None:
         old = self._types.get(new.name)
-        if old is not None and not registration.is_the_same(old.function, new.function):
+        if old is not None and not _is_same_function(old.function, new.function):
             raise RegistrationError(
-                f"two functions are registered as {new.name!r}: {place(old.function)} and {place(new.function)}; "
-                "rename one"
+                f"two functions are registered as {new.name!r}: "
+                f"{_describe_place(old.function)} and {_describe_place(new.function)}; rename one"
             )
         self._types[new.name] = new
 
-
-_NO_SUCH_ARGUMENT: Final = r"[\w.]+\(\) got an unexpected keyword argument '\w+'"
 
 REGISTRY: Final = Registry()
 task = REGISTRY.task
@@ -167,12 +173,12 @@ task = REGISTRY.task
 def load(package: str, registry: Registry = REGISTRY) -> Registry:
     """Import every module of *package* and of the packages in it, and return the registry.
 
-    Those whose name has a leading underscore are left out, with all that is in them.
+    Modules and packages whose name begins with an underscore are left out.
 
     Raises:
         RegistrationError: A module cannot be imported; the message names it.
     """
-    path = getattr(_imported(package), "__path__", None)
+    path = getattr(_import(package), "__path__", None)
     if path is None:
         raise RegistrationError(f"{package} is a single module: task modules are the files of a package")
     _import_all(path, package)
@@ -180,15 +186,15 @@ def load(package: str, registry: Registry = REGISTRY) -> Registry:
 
 
 def _import_all(path: Iterable[str], package: str) -> None:
-    for one in sorted(pkgutil.iter_modules(path, f"{package}."), key=attrgetter("name")):
-        if one.name.rpartition(".")[2].startswith("_"):
+    for entry in sorted(pkgutil.iter_modules(path, f"{package}."), key=attrgetter("name")):
+        if entry.name.rpartition(".")[2].startswith("_"):
             continue
-        module = _imported(one.name)
-        if one.ispkg:
-            _import_all(module.__path__, one.name)
+        module = _import(entry.name)
+        if entry.ispkg:
+            _import_all(module.__path__, entry.name)
 
 
-def _imported(name: str) -> ModuleType:
+def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except BaseException as error:
@@ -201,28 +207,146 @@ def _imported(name: str) -> ModuleType:
                 f"there is no package {name} where Python looks: `tidemill work` looks in the current folder, too; "
                 "name another with TASK_PACKAGE or --tasks"
             ) from error
-        raise RegistrationError(f"the task module {name} cannot be imported: {_told(error)}") from error
+        raise RegistrationError(
+            f"the task module {name} cannot be imported: {_describe_failed_import(error)}"
+        ) from error
 
 
-def _told(error: BaseException) -> str:
-    """Return what is told of an import that failed: of others' words only those that Python itself chooses, as a rule.
+def _describe_failed_import(error: BaseException) -> str:
+    """Return the description of *error*, with its message only if Python or Tidemill wrote it.
 
-    A module may connect to something as it is imported, and say with what.
+    A module may connect to a server while it is imported, and its message may contain the credentials.
     """
     is_harmless = issubclass(type(error), (ImportError, SyntaxError, TidemillError)) or _is_about_an_argument(error)
-    return classify(error).message if is_harmless else located(error)
+    return classify(error).message if is_harmless else describe_without_message(error)
 
 
 def _is_about_an_argument(error: BaseException) -> bool:
     if type(error) is TypeError:
         return re.fullmatch(_NO_SUCH_ARGUMENT, str(error)) is not None
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return type(error) is ValueError and frame.f_globals.get("__name__") == policies.__name__
+    return type(error) is ValueError and frame.f_globals.get("__name__") == model.__name__
 
 
-def _validated(model: type[BaseModel], payload: dict[str, Any]) -> BaseModel:
+def _validate_payload(model: type[BaseModel], payload: dict[str, Any]) -> BaseModel:
     try:
         return model.model_validate(payload)
     except ValidationError as error:
-        found = "; ".join(f"{one.field}: {one.message}" for one in problems(error, below="payload"))
+        found = "; ".join(f"{problem.field}: {problem.message}" for problem in problems(error, below="payload"))
         raise Fail(f"the payload does not fit {model.__name__}: {found}", code="ValidationError") from None
+
+
+def _require_name(name: object) -> None:
+    """Refuse an invalid name of a task; a function as the name means that the decorator lacks its brackets."""
+    if callable(name):
+        raise RegistrationError('a task function needs a name: write @task("name") above it, with brackets')
+    if not isinstance(name, str) or re.fullmatch(NAME_PATTERN, name) is None:
+        raise RegistrationError(f"{name!r} is no name for a task: use up to 100 letters, digits, _ . and -")
+
+
+def _read_timeout(timeout: object, name: str) -> timedelta | None:
+    """Return the *timeout* of the task *name*, given in seconds; ``None`` means the deployment's."""
+    if timeout is None:
+        return None
+    if (
+        isinstance(timeout, int | float)
+        and not isinstance(timeout, bool)
+        and _MIN_TIMEOUT_SEC <= timeout <= MAX_TIMEOUT_SEC
+    ):
+        return timedelta(seconds=timeout)
+    raise RegistrationError(f"the timeout of {name!r} must be {_MIN_TIMEOUT_SEC:g} to {MAX_TIMEOUT_SEC:g} seconds")
+
+
+def _read_policy(retry: object, name: str) -> RetryPolicy | None:
+    """Return the policy of the task *name*, given as a policy or as the name of a preset."""
+    if isinstance(retry, str) and retry in PRESETS:
+        return PRESETS[retry]
+    if retry is None or isinstance(retry, RetryPolicy):
+        return retry
+    raise RegistrationError(f"the retry of {name!r} {PRESET_EXPECTED}, or a RetryPolicy")
+
+
+def _require_bool(value: object, option: str, name: str) -> bool:
+    """Return the boolean *option* of the task *name*; text is refused, because even ``"false"`` counts as true."""
+    if isinstance(value, bool):
+        return value
+    raise RegistrationError(f"the {option} of {name!r} must be True or False")
+
+
+def _make_rules(fail_on: Kind | Iterable[Kind], retry_on: Kind | Iterable[Kind], name: str) -> Rules:
+    """Return the exception rules of the task *name*; an option is one kind or several."""
+    failing = _require_kinds(fail_on, f"fail_on of {name!r}")
+    retrying = _require_kinds(retry_on, f"retry_on of {name!r}")
+    both = _find_overlap(failing, retrying) | _find_overlap(retrying, failing)
+    if both:
+        raise RegistrationError(f"{', '.join(sorted(both))} cannot be in both fail_on and retry_on of {name!r}")
+    return Rules(fail_on=failing, retry_on=retrying)
+
+
+def _find_parameters(function: object, name: str) -> list[inspect.Parameter]:
+    """Return the parameters for the payload and, if there is a second one, for the context."""
+    routine = _find_routine(function)
+    if inspect.isgeneratorfunction(routine) or inspect.isasyncgenfunction(routine):
+        raise RegistrationError(
+            f"the task function {name!r} yields, so that calling it does nothing: use a def or async def that returns"
+        )
+    parameters = list(inspect.signature(function).parameters.values()) if callable(function) else []
+    usable = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if not usable or any(p not in usable[:2] for p in needed):
+        raise RegistrationError(
+            f"the task function {name!r} must be callable as function(payload) or function(payload, ctx)"
+        )
+    return usable[:2]
+
+
+def _find_payload_model(function: Callable[..., Any], parameter: str) -> type[BaseModel] | None:
+    """Return the Pydantic model in the annotation of *parameter*, or ``None`` if the annotation is no model."""
+    try:
+        annotation = typing.get_type_hints(_find_routine(function)).get(parameter)
+    except Exception as error:  # resolving an annotation runs its code, which may raise anything
+        raise RegistrationError(f"an annotation of {_describe_place(function)} cannot be resolved: {error}") from error
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _describe_place(function: Callable[..., Any]) -> str:
+    """Return the module, name and line of *function*, for messages."""
+    routine: Any = _find_routine(function)
+    code = getattr(inspect.unwrap(routine), "__code__", None)
+    name = getattr(routine, "__qualname__", type(routine).__qualname__)
+    return f"{routine.__module__}.{name}" + (f" (line {code.co_firstlineno})" if code else "")
+
+
+def _is_same_function(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """Return True if *old* and *new* are one function; its module may have been imported twice."""
+    # Several partials and objects may share one place in the source, so only plain routines are compared by place.
+    are_routines = _find_routine(old) is old and _find_routine(new) is new
+    return old is new or (are_routines and _describe_place(old) == _describe_place(new))
+
+
+def _find_routine(function: object) -> object:
+    """Return the routine that runs when *function* is called: a partial's function, or an object's ``__call__``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    is_itself = inspect.isroutine(function) or inspect.isclass(function)
+    return function if is_itself else inspect.getattr_static(type(function), "__call__", function)
+
+
+def _require_kinds(given: Kind | Iterable[Kind], where: str) -> frozenset[Kind]:
+    kinds = list(given) if isinstance(given, Iterable) and not isinstance(given, str | type) else [given]
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, Retry | Fail | Snooze):
+            raise RegistrationError(f"the {where} cannot hold Retry, Fail or Snooze, which decide for themselves")
+        is_class = isinstance(kind, type) and issubclass(kind, BaseException)
+        if not is_class and not (isinstance(kind, str) and kind.isidentifier()):
+            raise RegistrationError(f"the {where} must hold exception classes, or their names without the module")
+    return frozenset(kinds)
+
+
+def _find_overlap(first: frozenset[Kind], second: frozenset[Kind]) -> set[str]:
+    """Return the names of the kinds of *first* that *second* contains, as a class or by name."""
+    return {_get_name(kind) for kind in first if kind in second or _get_name(kind) in second}
+
+
+def _get_name(kind: Kind) -> str:
+    return kind if isinstance(kind, str) else kind.__name__

@@ -1,4 +1,4 @@
-"""What a deployment chooses, read once from the environment into one frozen value."""
+"""Settings of a deployment, read once from the environment into a frozen value."""
 
 from __future__ import annotations
 
@@ -12,29 +12,36 @@ from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
+from tidemill.documents import PREFIX_PATTERN, PREFIX_RULE
 from tidemill.errors import SettingsError
-from tidemill.indexes import KEPT, Retention
-from tidemill.policies import SELECTIONS, RetryPolicy, Selection
-from tidemill.requests import MAX_CONCURRENCY, NAME_PATTERN, RetryOptions, problems
-from tidemill.retry import DEFAULT, PRESET_EXPECTED, PRESETS
-from tidemill.selection import DEFAULT_RETRY_SHARE
+from tidemill.indexes import DEFAULT_RETENTION, Retention
+from tidemill.model import SELECTIONS, RetryPolicy, Selection
+from tidemill.policy.retry import DEFAULT, PRESET_EXPECTED, PRESETS
+from tidemill.policy.selection import DEFAULT_RETRY_SHARE
+from tidemill.requests.events import MAX_CONCURRENCY
+from tidemill.requests.tasks import NAME_PATTERN, RetryOptions
+from tidemill.requests.validation import problems
 
 TASK_PACKAGE: Final = "tasks"
-"""The package whose modules register the task functions, as the layer of the tasks has it."""
+"""Package whose modules register the task functions; the layer of the tasks contains it."""
+
+_LOGICAL_ID: Final = r"(?=.*[A-Z])[A-Za-z0-9]+"
+"""Name of a resource in the template: `sam local` passes it instead of a bucket's name or a secret's ARN."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The choices of one deployment; the README's table says what each is for.
+    """Settings of one deployment; a table in the README explains each.
 
-    ``mongodb_uri`` and ``secret_arn`` are left out of the representation.
+    The representation leaves out ``mongodb_uri`` and ``secret_arn``.
     """
 
     mongodb_uri: str | None = field(default=None, repr=False)
     secret_arn: str | None = field(default=None, repr=False)
     database: str = "tidemill"
+    prefix: str = ""
     task_timeout: timedelta = timedelta(seconds=30)
     max_task_timeout: timedelta = timedelta(seconds=50)
     margin: timedelta = timedelta(seconds=10)
@@ -43,57 +50,64 @@ class Settings:
     linger: timedelta = timedelta(seconds=10)
     max_executors: int = 5
     execute_function: str | None = None
+    failures_queue: str | None = None
     task_package: str = TASK_PACKAGE
     selection: Selection = "weighted"
     retry_share: float = DEFAULT_RETRY_SHARE
     retry: RetryPolicy = DEFAULT
     adopt_as: str | None = None
-    retention: Retention = KEPT
+    retention: Retention = DEFAULT_RETENTION
     expire_unexported: bool = False
     archive_bucket: str | None = None
     release: str = ""
 
 
 def from_environment(env: Mapping[str, str]) -> Settings:
-    """Return the settings that *env* names; an empty variable is as good as none.
+    """Return the settings in *env*; an empty variable counts as missing.
 
     Raises:
-        SettingsError: Naming every variable that is malformed, without its value.
+        SettingsError: Variables are malformed. The message names each of them, without its value.
     """
     problems: list[str] = []
 
-    def read(name: str, kind: Callable[[str], _T], default: _T) -> _T:
+    def read(name: str, parse: Callable[[str], _T], default: _T) -> _T:
         text = env.get(name, "").strip()
         if not text:
             return default
         try:
-            return kind(text)
+            return parse(text)
         except ValueError as error:
             problems.append(f"{name} {error}")
             return default
 
+    def read_reference(name: str, parse: Callable[[str], str]) -> str | None:
+        is_unresolved = "AWS_SAM_LOCAL" in env and re.fullmatch(_LOGICAL_ID, env.get(name, ""))
+        return None if is_unresolved else read(name, parse, None)
+
     settings = Settings(
         mongodb_uri=read("MONGODB_URI", str, None),
-        secret_arn=read("MONGODB_SECRET_ARN", str, None),
-        database=read("MONGODB_DATABASE", _database, "tidemill"),
-        task_timeout=read("TASK_TIMEOUT_SEC", _seconds(1, 890), timedelta(seconds=30)),
-        max_task_timeout=read("MAX_TASK_TIMEOUT_SEC", _seconds(1, 890), timedelta(seconds=50)),
-        concurrency=read("CONCURRENCY", _whole(1, MAX_CONCURRENCY), 16),
-        batch_size=read("BATCH_SIZE", _whole(1, 1000), 100),
-        linger=read("LINGER_SEC", _seconds(0, 60), timedelta(seconds=10)),
-        max_executors=read("MAX_EXECUTORS", _whole(1, 1000), 5),
+        secret_arn=read_reference("MONGODB_SECRET_ARN", str),
+        database=read("MONGODB_DATABASE", _parse_database, "tidemill"),
+        prefix=read("TIDEMILL_PREFIX", _parse_prefix, ""),
+        task_timeout=read("TASK_TIMEOUT_SEC", _make_seconds_parser(1, 890), timedelta(seconds=30)),
+        max_task_timeout=read("MAX_TASK_TIMEOUT_SEC", _make_seconds_parser(1, 890), timedelta(seconds=50)),
+        concurrency=read("CONCURRENCY", _make_whole_parser(1, MAX_CONCURRENCY), 16),
+        batch_size=read("BATCH_SIZE", _make_whole_parser(1, 1000), 100),
+        linger=read("LINGER_SEC", _make_seconds_parser(0, 60), timedelta(seconds=10)),
+        max_executors=read("MAX_EXECUTORS", _make_whole_parser(1, 1000), 5),
         execute_function=read("EXECUTE_FUNCTION", str, None),
-        task_package=read("TASK_PACKAGE", _package, TASK_PACKAGE),
-        retry=read("RETRY_POLICY", _retry_policy, DEFAULT),
-        selection=read("SELECTION", _selection, "weighted"),
-        retry_share=read("RETRY_SHARE", _number(0, 1), DEFAULT_RETRY_SHARE),
-        adopt_as=read("DEFAULT_TASK", _task_name, None),
+        failures_queue=read("FAILURES_QUEUE_URL", str, None),
+        task_package=read("TASK_PACKAGE", _parse_package, TASK_PACKAGE),
+        retry=read("RETRY_POLICY", _parse_retry_policy, DEFAULT),
+        selection=read("SELECTION", _parse_selection, "weighted"),
+        retry_share=read("RETRY_SHARE", _make_number_parser(0, 1), DEFAULT_RETRY_SHARE),
+        adopt_as=read("DEFAULT_TASK", _parse_task_name, None),
         retention=Retention(
-            tasks=read("RETENTION_DAYS", _days, KEPT.tasks),
-            dead_letters=read("DEAD_LETTER_RETENTION_DAYS", _days, KEPT.dead_letters),
+            tasks=read("RETENTION_DAYS", _parse_days, DEFAULT_RETENTION.tasks),
+            dead_letters=read("DEAD_LETTER_RETENTION_DAYS", _parse_days, DEFAULT_RETENTION.dead_letters),
         ),
-        expire_unexported=read("EXPIRE_UNEXPORTED", _yes_or_no, default=False),
-        archive_bucket=read("ARCHIVE_BUCKET", _bucket, None),
+        expire_unexported=read("EXPIRE_UNEXPORTED", _parse_bool, default=False),
+        archive_bucket=read_reference("ARCHIVE_BUCKET", _parse_bucket),
         release=read("AWS_LAMBDA_FUNCTION_VERSION", str, ""),
     )
     if not problems and settings.task_timeout > settings.max_task_timeout:
@@ -103,17 +117,17 @@ def from_environment(env: Mapping[str, str]) -> Settings:
     return settings
 
 
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def kind(text: str) -> int:
+def _make_whole_parser(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
         if not re.fullmatch("[0-9]{1,9}", text) or not low <= int(text) <= high:
             raise ValueError(f"must be a whole number from {low} to {high}")
         return int(text)
 
-    return kind
+    return parse
 
 
-def _number(low: float, high: float) -> Callable[[str], float]:
-    def kind(text: str) -> float:
+def _make_number_parser(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
         try:
             number = float(text) if text.isascii() and "_" not in text else math.nan
         except ValueError:
@@ -122,70 +136,77 @@ def _number(low: float, high: float) -> Callable[[str], float]:
             raise ValueError(f"must be a number from {low:g} to {high:g}")
         return number
 
-    return kind
+    return parse
 
 
-def _seconds(low: float, high: float) -> Callable[[str], timedelta]:
-    number = _number(low, high)
-    return lambda text: timedelta(seconds=number(text))
+def _make_seconds_parser(low: float, high: float) -> Callable[[str], timedelta]:
+    parse = _make_number_parser(low, high)
+    return lambda text: timedelta(seconds=parse(text))
 
 
-def _days(text: str) -> timedelta:
-    return timedelta(days=_number(0.001, 3650)(text))
+def _parse_days(text: str) -> timedelta:
+    return timedelta(days=_make_number_parser(0.001, 3650)(text))
 
 
-def _yes_or_no(text: str) -> bool:
+def _parse_bool(text: str) -> bool:
     if text not in {"true", "false"}:
         raise ValueError("must be true or false")
     return text == "true"
 
 
-def _bucket(text: str) -> str:
+def _parse_bucket(text: str) -> str:
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", text):
         raise ValueError("must be the name of an S3 bucket")
     return text
 
 
-def _database(text: str) -> str:
+def _parse_database(text: str) -> str:
     if any(char in '/\\. "$*<>:|?' or not char.isprintable() for char in text) or len(text.encode()) > 63:  # noqa: PLR2004 - MongoDB's limit
         raise ValueError("must be the name of a MongoDB database")
     return text
 
 
-def _package(text: str) -> str:
+def _parse_prefix(text: str) -> str:
+    if not re.fullmatch(PREFIX_PATTERN, text):
+        raise ValueError(PREFIX_RULE)
+    return text
+
+
+def _parse_package(text: str) -> str:
     if not all(part.isidentifier() for part in text.split(".")):
         raise ValueError("must be the name of a Python package")
     return text
 
 
-def _task_name(text: str) -> str:
+def _parse_task_name(text: str) -> str:
     if not re.fullmatch(NAME_PATTERN, text):
         raise ValueError("must be the name of a task function")
     return text
 
 
-def _retry_policy(text: str) -> RetryPolicy:
+def _parse_retry_policy(text: str) -> RetryPolicy:
     if text in PRESETS:
         return PRESETS[text]
     if not text.startswith("{"):
         raise ValueError(f"{PRESET_EXPECTED}, or a JSON object with its numbers")
     try:
         options = RetryOptions.model_validate_json(text)
-        json.loads(text, object_pairs_hook=_unique)
+        json.loads(text, object_pairs_hook=_require_unique)
     except ValidationError as error:
-        raise ValueError("; ".join(f"{one.field} {one.message}" for one in problems(error, below="JSON"))) from None
+        found = problems(error, below="JSON")
+        raise ValueError("; ".join(f"{problem.field} {problem.message}" for problem in found)) from None
     max_retries = DEFAULT.max_retries if options.max_retries is None else options.max_retries
     return RetryPolicy(max_retries=max_retries, backoff=options.backoff() or DEFAULT.backoff)
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _require_unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError("has a name twice")
     return value
 
 
-def _selection(text: str) -> Selection:
+def _parse_selection(text: str) -> Selection:
     for selection in SELECTIONS:
         if text == selection:
             return selection

@@ -1,1 +1,1 @@
-"""Task functions: each module registers its own; one whose name starts with an underscore only helps."""
+"""Task functions. Each module registers its own; modules with a leading underscore are helpers."""

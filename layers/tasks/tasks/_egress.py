@@ -1,7 +1,7 @@
-"""Decide where a request may go, by the addresses that are then connected to.
+"""Allowed destinations of a request, decided by the addresses that are then connected to.
 
-Names are resolved once and every address of the answer is judged; the connection uses those addresses and
-never the name, so a name that changes its answer (DNS rebinding) gains nothing.
+A name is resolved once and every address of the answer is checked. The connection uses the checked addresses and never
+the name, so a name that changes its answer (DNS rebinding) has no effect.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def resolve(host: str) -> list[str]:
-    """Ask the system for the addresses of *host*.
+    """Resolve *host* with the system's resolver.
 
     Raises:
-        OSError: There is no answer.
+        OSError: The name cannot be resolved.
     """
     answer = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return [str(sockaddr[0]) for *_, sockaddr in answer]
@@ -62,7 +62,7 @@ def resolve(host: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A target and the addresses that were found fit to serve it, in the order to try them."""
+    """A target and its allowed addresses, in the order to try them."""
 
     target: Target
     addresses: tuple[str, ...]
@@ -70,13 +70,12 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Egress:
-    """What a deployment lets its tasks reach.
+    """Destinations that a deployment allows.
 
     Attributes:
-        hosts: Exact names and ``*.suffix`` patterns (of any depth, without the suffix itself); none
-            means any host.
-        networks: Networks that may be reached although they are not public.
-        resolve: Takes a name, returns addresses, raises `OSError`.
+        hosts: Exact names and ``*.suffix`` patterns (of any depth, without the suffix itself); none: any host.
+        networks: Allowed networks that are not public.
+        resolve: Returns the addresses of a name, or raises `OSError`.
     """
 
     hosts: tuple[str, ...] = ()
@@ -91,16 +90,16 @@ class Egress:
             SettingsError: One of them cannot be read.
         """
         return cls(
-            hosts=_listed(environ, "WEBHOOK_ALLOWED_HOSTS", _host_pattern),
-            networks=_listed(environ, "WEBHOOK_ALLOWED_NETWORKS", ip_network),
+            hosts=_parse_list(environ, "WEBHOOK_ALLOWED_HOSTS", _parse_host_pattern),
+            networks=_parse_list(environ, "WEBHOOK_ALLOWED_NETWORKS", ip_network),
         )
 
     def route(self, target: Target, *, timeout: float) -> Route:
-        """Find the addresses to connect to; *timeout* is in seconds.
+        """Return the addresses to connect to; *timeout* is in seconds.
 
         Raises:
             Fail: The host, or one of its addresses, is not allowed.
-            OSError: The name could not be resolved; `TimeoutError`: not in time.
+            OSError: The name could not be resolved; a `TimeoutError` if not in time.
         """
         if not self._allows_host(target.host):
             raise Fail(f"{target.host} is not among the allowed hosts", code="refused")
@@ -117,26 +116,26 @@ class Egress:
         )
 
     def _allows_address(self, address: Address) -> bool:
-        forms = (address, _embedded(address))
+        forms = (address, _extract_ipv4(address))
         return is_public(address) or any(form in network for network in self.networks for form in forms)
 
     def _look_up(self, host: str, *, timeout: float) -> Sequence[str]:
         try:
             return [str(ip_address(host))]
         except ValueError:
-            return _within(timeout, lambda: self.resolve(host))
+            return _resolve_within(timeout, lambda: self.resolve(host))
 
 
 def is_public(address: Address) -> bool:
-    """Tell whether *address*, and an IPv4 address inside it, belong to the public Internet."""
-    inner = _embedded(address)
+    """Return whether *address*, and an IPv4 address inside it, belong to the public Internet."""
+    inner = _extract_ipv4(address)
     if isinstance(inner, IPv6Address) and inner not in _GLOBAL_V6:
         return False
     return not any(inner in network for network in _SPECIAL)
 
 
-def _embedded(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 one (mapped, 6to4, NAT64) stands for, or *address* itself."""
+def _extract_ipv4(address: Address) -> Address:
+    """Return the IPv4 address inside an IPv6 address (mapped, 6to4, NAT64), or *address* itself."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:
@@ -144,8 +143,8 @@ def _embedded(address: Address) -> Address:
     return address.ipv4_mapped or address.sixtofour or address
 
 
-def _within(timeout: float, look_up: Callable[[], Sequence[str]]) -> Sequence[str]:
-    """Run *look_up*, which takes no timeout of its own, in a thread that is left behind when it is late."""
+def _resolve_within(timeout: float, look_up: Callable[[], Sequence[str]]) -> Sequence[str]:
+    """Run *look_up*, which takes no timeout, in a thread; a late thread is abandoned."""
     answer: Future[Sequence[str]] = Future()
 
     def run() -> None:
@@ -158,7 +157,7 @@ def _within(timeout: float, look_up: Callable[[], Sequence[str]]) -> Sequence[st
     return answer.result(timeout)
 
 
-def _listed(environ: Mapping[str, str], name: str, parse: Callable[[str], T]) -> tuple[T, ...]:
+def _parse_list(environ: Mapping[str, str], name: str, parse: Callable[[str], T]) -> tuple[T, ...]:
     value = environ.get(name, "")
     if not value:
         return ()
@@ -168,6 +167,6 @@ def _listed(environ: Mapping[str, str], name: str, parse: Callable[[str], T]) ->
         raise SettingsError(f"{name} holds an entry that cannot be read") from None
 
 
-def _host_pattern(text: str) -> str:
+def _parse_host_pattern(text: str) -> str:
     wildcard = "*." if text.startswith("*.") else ""
     return wildcard + canonical_host(text.removeprefix(wildcard))

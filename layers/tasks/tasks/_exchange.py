@@ -1,7 +1,7 @@
-"""One HTTP request over one fresh connection, over by one deadline.
+"""One HTTP request over a new connection, within one deadline.
 
-A socket's own timeout starts anew with every byte, so a server that drips its answer never meets it. Here
-each wait is given what is left until the deadline.
+A socket's own timeout restarts with every byte, so a server that sends its answer slowly never reaches it. Here each
+wait is limited by the time that remains until the deadline.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tasks._egress import Route
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-MAX_BODY_READ = 1024
+MAX_BODY_READ_BYTES = 1024
 
 Tls = Callable[[], SSLContext]
-"""Whose certificates are trusted; called only for https."""
+"""Returns the context with the trusted certificates; called for https only."""
 
-_LOADING = Lock()
+_LOAD_LOCK = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +42,21 @@ class Deadline:
         """Return the moment *seconds* from now."""
         return cls(monotonic() + seconds)
 
-    def left(self) -> float:
-        """Return the seconds that are left, always more than 0.
+    def remaining_sec(self) -> float:
+        """Return the remaining seconds, always more than 0.
 
         Raises:
-            TimeoutError: There are none.
+            TimeoutError: The deadline has passed.
         """
-        left = self.at - monotonic()
-        if left <= 0:
+        remaining_sec = self.at - monotonic()
+        if remaining_sec <= 0:
             raise TimeoutError("the deadline has passed")
-        return left
+        return remaining_sec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What is of interest in a response; its body is not."""
+    """Status and headers of a response that the delivery uses; the body is not kept."""
 
     status: int
     location: str | None
@@ -64,19 +64,19 @@ class Reply:
 
 
 def post(route: Route, *, headers: Mapping[str, str], body: bytes, deadline: Deadline, tls: Tls) -> Reply:
-    """Send one POST to one of the route's addresses; the certificate is checked against the host's name.
+    """Send one POST to the route's first address that accepts a connection.
 
-    The first address that accepts the connection is used. Nothing is sent twice, no proxy is asked.
+    The certificate is checked against the host's name. Nothing is sent twice, and no proxy is used.
 
     Raises:
-        OSError: No connection, or it broke, or its certificate is not valid; `TimeoutError`: not in time.
+        OSError: No connection, a broken connection or an invalid certificate; a `TimeoutError` if not in time.
         HTTPException: The answer is not HTTP.
     """
-    with closing(_connect(route, deadline)) as raw, _secured(raw, route, deadline=deadline, tls=tls) as sock:
+    with closing(_connect(route, deadline)) as raw, _open_stream(raw, route, deadline=deadline, tls=tls) as sock:
         conn = HTTPConnection(route.target.host)
-        conn.auto_open = 0  # it would connect to the name
+        conn.auto_open = 0  # otherwise it would connect to the name
         conn.sock = cast(socket.socket, _DeadlineSocket(sock, deadline))
-        # One that refuses early may close before it has read all: its answer is there nevertheless.
+        # A server that refuses early may close before it has read everything; its answer can still be read.
         with suppress(BrokenPipeError, ConnectionResetError, SSLEOFError):
             conn.request("POST", route.target.path, body, {"Host": route.target.authority, **headers})
         with closing(conn), conn.getresponse() as response:
@@ -85,47 +85,47 @@ def post(route: Route, *, headers: Mapping[str, str], body: bytes, deadline: Dea
                 location=response.getheader("Location"),
                 retry_after=response.getheader("Retry-After"),
             )
-            # The answer is known. Reading a little of the rest lets a normal server end in peace.
+            # The answer is known. Reading a little of the body lets a normal server finish without an error.
             with suppress(OSError, HTTPException):
-                response.read(MAX_BODY_READ)
+                response.read(MAX_BODY_READ_BYTES)
             return reply
 
 
 def default_tls() -> SSLContext:
-    """Return the context that trusts what the system trusts, loaded once per process, by the first who asks."""
-    with _LOADING:  # slots are threads: without it each would load the certificates for itself
-        return _loaded()
+    """Return the context that trusts the system's certificates, loaded once per process at first use."""
+    with _LOAD_LOCK:  # without it, each worker thread would load the certificates
+        return _load_tls()
 
 
 @cache
-def _loaded() -> SSLContext:
+def _load_tls() -> SSLContext:
     return create_default_context()
 
 
 def _connect(route: Route, deadline: Deadline) -> socket.socket:
-    failure: OSError = TimeoutError()
+    last_error: OSError = TimeoutError()
     for tried, address in enumerate(route.addresses):
-        share = deadline.left() / (len(route.addresses) - tried)
+        timeout_sec = deadline.remaining_sec() / (len(route.addresses) - tried)
         try:
-            return socket.create_connection((address, route.target.port), timeout=share)
+            return socket.create_connection((address, route.target.port), timeout=timeout_sec)
         except OSError as error:
-            failure = error
-    raise failure
+            last_error = error
+    raise last_error
 
 
 @contextmanager
-def _secured(sock: socket.socket, route: Route, *, deadline: Deadline, tls: Tls) -> Iterator[socket.socket]:
+def _open_stream(sock: socket.socket, route: Route, *, deadline: Deadline, tls: Tls) -> Iterator[socket.socket]:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if route.target.scheme == "http":
         yield sock
         return
-    sock.settimeout(deadline.left())
-    with tls().wrap_socket(sock, server_hostname=route.target.host) as secured:
-        yield secured
+    sock.settimeout(deadline.remaining_sec())
+    with tls().wrap_socket(sock, server_hostname=route.target.host) as stream:
+        yield stream
 
 
 class _DeadlineSocket:
-    """What http.client uses of a socket. Closing is left to whoever opened it."""
+    """The socket methods that http.client uses. The opener closes the socket itself."""
 
     def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
         self._sock = sock
@@ -134,7 +134,7 @@ class _DeadlineSocket:
     def sendall(self, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
-            self._sock.settimeout(self._deadline.left())
+            self._sock.settimeout(self._deadline.remaining_sec())
             rest = rest[self._sock.send(rest) :]
 
     def makefile(self, _mode: str) -> io.BufferedReader:
@@ -153,5 +153,5 @@ class _DeadlineReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        self._sock.settimeout(self._deadline.left())
+        self._sock.settimeout(self._deadline.remaining_sec())
         return self._sock.recv_into(buffer)

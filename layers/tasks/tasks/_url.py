@@ -1,4 +1,4 @@
-"""Read a URL so strictly that no two readers can disagree about the host it names."""
+"""Strict parser of URLs: two parsers must never disagree about the host of an accepted URL."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a URL names.
+    """Parts of a URL.
 
     Attributes:
-        host: A lower-case name without a final dot, or an address as `ipaddress` prints it.
+        host: A lower-case name without a final dot, or an address in the form of `ipaddress`.
         path: Path and query, as sent in the request line.
     """
 
@@ -40,26 +40,26 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """The value of the Host header."""
+        """Value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def parse_url(url: str) -> Target:
-    """Take *url* apart.
+    """Parse *url*.
 
     Raises:
-        Fail: It is not a plain http(s) URL; the message repeats none of it, since it may hold secrets.
+        Fail: It is not a plain http(s) URL. The message quotes no part of it, since it may hold secrets.
     """
     if not _URL.fullmatch(url):
-        raise _bad("may hold printable ASCII only; write a host like xn--bcher-kva.example in that form")
+        raise _bad_url("may hold printable ASCII only; write a host like xn--bcher-kva.example in that form")
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise _bad("cannot be read") from None
+        raise _bad_url("cannot be read") from None
     if parts.scheme not in _DEFAULT_PORTS:
-        raise _bad("must start with http:// or https://")
-    host, port = _host_and_port(parts.netloc)
+        raise _bad_url("must start with http:// or https://")
+    host, port = _parse_netloc(parts.netloc)
     query = f"?{parts.query}" if parts.query else ""
     return Target(
         scheme=parts.scheme,
@@ -70,10 +70,10 @@ def parse_url(url: str) -> Target:
 
 
 def canonical_host(text: str) -> str:
-    """Return the one spelling of a host name or an address.
+    """Return the canonical spelling of a host name or an address.
 
     Raises:
-        ValueError: It is neither; nor is an address in short, octal, hexadecimal or integer form.
+        ValueError: *text* is neither, or is an address in short, octal, hexadecimal or integer form.
     """
     host = text.lower().removesuffix(".")
     if ":" in host or _NUMBER.fullmatch(host.rpartition(".")[2]):
@@ -83,23 +83,23 @@ def canonical_host(text: str) -> str:
     return host
 
 
-def _host_and_port(netloc: str) -> tuple[str, int | None]:
+def _parse_netloc(netloc: str) -> tuple[str, int | None]:
     if "@" in netloc:
-        raise _bad("must not hold credentials; send them in a header")
+        raise _bad_url("must not hold credentials; send them in a header")
     match = _NETLOC.fullmatch(netloc)
     if match is None:
-        raise _bad("has no usable host")
+        raise _bad_url("has no usable host")
     try:
         host = canonical_host(match["v6"] or match["name"])
     except ValueError:
-        raise _bad("has a host that is neither a name nor an address in its usual form") from None
+        raise _bad_url("has a host that is neither a name nor an address in its usual form") from None
     if match["port"] is None:
         return host, None
     port = int(match["port"])
     if not 0 < port <= _MAX_PORT:
-        raise _bad("has a port outside 1 to 65535")
+        raise _bad_url("has a port outside 1 to 65535")
     return host, port
 
 
-def _bad(problem: str) -> Fail:
+def _bad_url(problem: str) -> Fail:
     return Fail(f"the url {problem}", code="bad_url")

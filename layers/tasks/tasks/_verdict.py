@@ -1,4 +1,4 @@
-"""What an answer to a webhook, or its absence, means for the task. Messages name the host, never the URL."""
+"""Outcome of a delivery, from the reply to a webhook or its absence. Messages name the host, never the URL."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tasks._exchange import Reply
 from tidemill import Fail, Retry
 
 MAX_RETRY_AFTER = timedelta(hours=24)
-_MAX_DIGITS = 9  # more seconds than any cap, and short enough for int()
+_MAX_DIGITS = 9  # enough for more seconds than the cap, and few enough for int()
 
 
-def judge(host: str, reply: Reply, *, now: datetime) -> None:
+def check_reply(host: str, reply: Reply, *, now: datetime) -> None:
     """Return if *reply* is a success.
 
     Raises:
-        Retry: 5xx or 429; not before what ``Retry-After`` asks for.
-        Fail: Anything else.
+        Retry: The status is 5xx or 429. The wait is at least the one of ``Retry-After``.
+        Fail: The status is any other.
     """
     message, code = f"{host} answered {reply.status}", f"http_{reply.status}"
     match reply.status // 100, reply.status:
@@ -36,10 +36,10 @@ def judge(host: str, reply: Reply, *, now: datetime) -> None:
 
 
 @contextmanager
-def no_answer_is_retried(host: str) -> Iterator[None]:
-    """Turn what goes wrong between here and *host* into a retry.
+def retry_without_reply(host: str) -> Iterator[None]:
+    """Turn errors of the connection to *host* into a `Retry`.
 
-    The causes are cut off: they can quote what the server sent.
+    The cause is dropped, since it may quote text of the server.
     """
     try:
         yield
@@ -54,21 +54,21 @@ def no_answer_is_retried(host: str) -> Iterator[None]:
 
 
 def retry_after(value: str | None, *, now: datetime) -> timedelta | None:
-    """Read a ``Retry-After`` header, in seconds or as a date; at most 24 hours.
+    """Parse a ``Retry-After`` header, in seconds or as a date; at most 24 hours.
 
-    ``None``, which leaves the wait to the retry policy, if it is absent, cannot be read, or asks for no
-    wait: a server that keeps saying "now" must not make a hot loop.
+    Return ``None``, which leaves the wait to the retry policy, if the header is absent, invalid, or asks for no wait:
+    a server that always answers "now" must not cause a hot loop.
     """
     text = (value or "").strip()
-    wait = _seconds(text) if text.isdecimal() and text.isascii() else _until(text, now=now)
+    wait = _parse_seconds(text) if text.isdecimal() and text.isascii() else _parse_date(text, now=now)
     return min(wait, MAX_RETRY_AFTER) if wait > timedelta(0) else None
 
 
-def _seconds(digits: str) -> timedelta:
+def _parse_seconds(digits: str) -> timedelta:
     return timedelta(seconds=int(digits)) if len(digits) <= _MAX_DIGITS else MAX_RETRY_AFTER
 
 
-def _until(date: str, *, now: datetime) -> timedelta:
+def _parse_date(date: str, *, now: datetime) -> timedelta:
     try:
         then = parsedate_to_datetime(date)
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Tell another system, by an HTTP POST, that something happened."""
+"""Task that notifies another system of an event by an HTTP POST."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tasks._egress import Egress
 from tasks._exchange import Deadline, Reply, Tls, default_tls, post
 from tasks._signature import signature, signing_key
 from tasks._url import Target, parse_url
-from tasks._verdict import judge, no_answer_is_retried
+from tasks._verdict import check_reply, retry_without_reply
 from tidemill import Fail, TaskContext, task
 
 MAX_REDIRECTS = 3
-MARGIN_SEC = 1.0  # of the task's own time, kept for reporting how it ended;
-MARGIN_SHARE = 0.2  # and at most this part of it, so that a short timeout leaves time to deliver
+MARGIN_SEC = 1.0  # of the task's timeout, reserved for raising or returning the outcome
+MARGIN_SHARE = 0.2  # the most of the timeout to reserve, so that a short timeout leaves time to deliver
 
 _METHOD_KEEPING_REDIRECTS = frozenset({307, 308})
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
@@ -36,33 +36,33 @@ _OUR_HEADERS = re.compile(
 
 
 class Webhook(BaseModel):
-    """What to deliver, and where."""
+    """Payload of `deliver_webhook`: the request to send."""
 
     model_config = ConfigDict(
         strict=True, extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
     )
 
     url: str = Field(max_length=2048)
-    """An http or https URL, without credentials, of a host that the deployment allows."""
+    """An http or https URL without credentials, of a host that the deployment allows."""
 
     body: JsonValue = Field(default_factory=dict)
-    """Any JSON value; it is sent as `application/json`."""
+    """Any JSON value, sent as `application/json`."""
 
     headers: dict[str, str] = Field(default_factory=dict, max_length=20)
-    """Further headers. They are left out once a redirect leads to another scheme, host or port."""
+    """Further headers. They are not sent after a redirect to another scheme, host or port."""
 
     timeout_sec: float = Field(default=10, gt=0, le=30, allow_inf_nan=False)
-    """Seconds for all of it: name, connection, redirects, answer."""
+    """Seconds for the whole delivery: name resolution, connection, redirects, reply."""
 
     @field_validator("body")
     @classmethod
-    def _is_json(cls, body: JsonValue) -> JsonValue:
+    def _check_json(cls, body: JsonValue) -> JsonValue:
         json.dumps(body, allow_nan=False)
         return body
 
     @field_validator("headers")
     @classmethod
-    def _may_be_given(cls, headers: dict[str, str]) -> dict[str, str]:
+    def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
         if not all(_HEADER_NAME.fullmatch(name) for name in headers):
             raise ValueError("a header's name is a token of up to 128 characters")
         if not all(_HEADER_VALUE.fullmatch(value) for value in headers.values()):
@@ -78,12 +78,12 @@ class Webhook(BaseModel):
 def deliver_webhook(payload: Webhook, ctx: TaskContext) -> dict[str, Any]:
     """POST the body; return the status and the milliseconds it took.
 
-    It carries ``Webhook-Id`` (the task's id, the same for each attempt, for the receiver to deduplicate by),
-    ``Webhook-Timestamp`` (Unix seconds), ``Webhook-Attempt`` (from 1) and, where WEBHOOK_SECRET is set,
+    Its headers are ``Webhook-Id`` (the task's id, the same for each attempt, for the receiver to deduplicate by),
+    ``Webhook-Timestamp`` (Unix seconds), ``Webhook-Attempt`` (from 1) and, if WEBHOOK_SECRET is set,
     ``Webhook-Signature``: ``v1,`` and the base64 of HMAC-SHA256 over ``<id>.<timestamp>.<body>``.
 
     Raises:
-        Retry: 5xx, 429, no connection, or no answer in time; not before what ``Retry-After`` asks for.
+        Retry: 5xx, 429, no connection, or no reply in time. The wait is at least the one of ``Retry-After``.
         Fail: Any other status, or a host that is not allowed.
         SettingsError: A WEBHOOK_ variable cannot be read.
     """
@@ -92,12 +92,12 @@ def deliver_webhook(payload: Webhook, ctx: TaskContext) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """How a deployment delivers.
+    """Settings of a deployment for deliveries.
 
     Attributes:
-        egress: Where to.
-        key: What signs; ``None`` for no signature.
-        tls: Gives the certificates that are trusted.
+        egress: The allowed destinations.
+        key: The signing key; ``None`` for no signature.
+        tls: Returns the context with the trusted certificates.
     """
 
     egress: Egress
@@ -115,47 +115,47 @@ class Sender:
 
 
 def deliver(payload: Webhook, ctx: TaskContext, *, sender: Sender) -> dict[str, Any]:
-    """Do what `deliver_webhook` says, as *sender* does it."""
+    """Deliver *payload* as `deliver_webhook` describes, with the settings of *sender*."""
     started = time.monotonic()
-    left = ctx.remaining().total_seconds()
-    budget = min(payload.timeout_sec, left - min(MARGIN_SEC, left * MARGIN_SHARE))
-    host, reply = _send(payload, ctx, sender=sender, deadline=Deadline.after(budget))
-    judge(host, reply, now=datetime.now(UTC))
+    remaining_sec = ctx.remaining().total_seconds()
+    budget_sec = min(payload.timeout_sec, remaining_sec - min(MARGIN_SEC, remaining_sec * MARGIN_SHARE))
+    host, reply = _send(payload, ctx, sender=sender, deadline=Deadline.after(budget_sec))
+    check_reply(host, reply, now=datetime.now(UTC))
     return {"status": reply.status, "duration_ms": round((time.monotonic() - started) * 1000)}
 
 
 def _send(payload: Webhook, ctx: TaskContext, *, sender: Sender, deadline: Deadline) -> tuple[str, Reply]:
-    """Post, also to where redirects lead, and return the last host and its reply."""
+    """Post, follow redirects, and return the last host and its reply."""
     body = json.dumps(payload.body, separators=(",", ":")).encode()
-    own = _own_headers(ctx, body, key=sender.key)
-    headers = payload.headers | own
+    own_headers = _make_own_headers(ctx, body, key=sender.key)
+    headers = payload.headers | own_headers
     url, target = payload.url, parse_url(payload.url)
     for _ in range(1 + MAX_REDIRECTS):
-        with no_answer_is_retried(target.host):
-            route = sender.egress.route(target, timeout=deadline.left())
+        with retry_without_reply(target.host):
+            route = sender.egress.route(target, timeout=deadline.remaining_sec())
             reply = post(route, headers=headers, body=body, deadline=deadline, tls=sender.tls)
         if reply.status not in _METHOD_KEEPING_REDIRECTS or reply.location is None:
             return target.host, reply
         origin = target.origin
-        url, target = _redirected(url, target, to=reply.location)
+        url, target = _follow_redirect(url, target, to=reply.location)
         if target.origin != origin:
-            headers = own  # what was given for one party, a token perhaps, is not for another
+            headers = own_headers  # given headers may hold a token that is for the first party only
     raise Fail(f"{target.host} came after more than {MAX_REDIRECTS} redirects", code="redirect")
 
 
-def _redirected(url: str, target: Target, *, to: str) -> tuple[str, Target]:
-    """Return where *to*, from an answer of *target*, leads; it has yet to be checked like any other."""
+def _follow_redirect(url: str, target: Target, *, to: str) -> tuple[str, Target]:
+    """Return URL and target of the redirect *to* from *target*. The target must still be checked as any other."""
     try:
         url = urljoin(url, to)
     except ValueError:
         raise Fail(f"{target.host} redirects to what is not a url", code="redirect") from None
-    following = parse_url(url)
-    if target.scheme == "https" and following.scheme == "http":
+    new_target = parse_url(url)
+    if target.scheme == "https" and new_target.scheme == "http":
         raise Fail(f"{target.host} redirects to an insecure connection", code="redirect")
-    return url, following
+    return url, new_target
 
 
-def _own_headers(ctx: TaskContext, body: bytes, *, key: bytes | None) -> dict[str, str]:
+def _make_own_headers(ctx: TaskContext, body: bytes, *, key: bytes | None) -> dict[str, str]:
     message_id, timestamp = str(ctx.task_id), int(time.time())
     headers = {
         "Content-Type": "application/json",

@@ -1,4 +1,4 @@
-"""A task that costs nothing."""
+"""Task that does nothing."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from tidemill import TaskContext, task
 
 @task("noop", http=True)
 def noop(payload: dict[str, Any], ctx: TaskContext) -> None:
-    """Do nothing; that it ends as done proves that the queue works."""
+    """Do nothing. A done task of this name proves that the queue works."""

@@ -15,8 +15,8 @@ import pytest
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.compat import HTTPHeaders
 
-from tidemill import aws
-from tidemill.summon import Summoner
+from tidemill.aws import launcher
+from tidemill.executor.scaling import Launcher
 
 BUCKET: Final = "letters"
 REFUSED: Final = "refused"
@@ -42,9 +42,9 @@ class Cloud:
         self.objects.clear()
         self.started.clear()
 
-    def summoner(self) -> Summoner:
+    def launcher(self) -> Launcher:
         """Return what starts executors as a function in Lambda does."""
-        return Summoner(aws.Starter(EXECUTOR, source="backlog").start)
+        return Launcher(launcher.Starter(EXECUTOR, source="backlog").start)
 
     def take(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse:
         """Answer in the place of S3 and Lambda."""
@@ -71,11 +71,11 @@ def a_cloud() -> Iterator[Cloud]:
         take: Any = cloud.take  # handlers may return something, too
         for operation in ("s3.PutObject", "lambda.Invoke"):
             session.events.register(f"before-send.{operation}", take)
-        aws.lambda_client.cache_clear()
+        launcher.lambda_client.cache_clear()
         try:
             yield cloud
         finally:
-            aws.lambda_client.cache_clear()
+            launcher.lambda_client.cache_clear()
 
 
 def _answer(request: AWSPreparedRequest, status: int, body: bytes = b"") -> AWSResponse:

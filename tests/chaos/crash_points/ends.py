@@ -9,8 +9,8 @@ from typing import Any, Final
 from bson.raw_bson import RawBSONDocument
 
 from tests.chaos.crash_points.world import World
+from tidemill.dead_letters.export_format import read_object_key
 from tidemill.documents import OCCURRENCES, QUEUE_STATS, QUEUES, TASK_TYPES, decode
-from tidemill.export.keys import object_key_of
 from tidemill.indexes import COLLECTIONS
 
 _KEPT: Final = (
@@ -56,7 +56,7 @@ def end_of(world: World) -> End:
     tasks = [_facts(raw) for raw in world.tasks.find()]
     found = list(world.dead.find())
     letters = [_facts(raw) | _marks(raw) for raw in found]
-    labels = {object_key_of(raw): _label(decode(raw)) for raw in found}
+    labels = {read_object_key(raw): _label(decode(raw)) for raw in found}
     others = {
         f"{name} {one['_id']}": {field: value for field, value in one.items() if field not in _TIMES}
         for name in (QUEUES, TASK_TYPES, OCCURRENCES, "orders")

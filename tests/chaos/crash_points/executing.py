@@ -14,10 +14,12 @@ from tests.builders import add, document
 from tests.chaos.crash_points.scenario import Scenario
 from tests.chaos.crash_points.world import DEAD, SEATS, World
 from tests.conftest import T0
-from tidemill.control import Holder, change_queue
-from tidemill.executor import Order, Worker, work
-from tidemill.executor.life import FOREVER
-from tidemill.policies import QueueOptions
+from tidemill.control.queues import change_queue
+from tidemill.control.semaphores import PermitOwner
+from tidemill.executor.execution import work
+from tidemill.executor.lifetime import WORKER_REMAINING, Worker
+from tidemill.executor.options import ExecutionOptions
+from tidemill.model import QueueOptions
 from tidemill.store import claims
 from tidemill.store.claims import Claim
 
@@ -32,7 +34,7 @@ def task(n: str, name: str = "ends", **fields: Any) -> dict[str, Any]:
 
 def retry(n: str, name: str = "ends", **fields: Any) -> dict[str, Any]:
     """One that has failed once."""
-    line = {"attempt": 0, "status": "failed", "started_at": T0, "duration_ms": 1, "note": "before"}
+    line = {"attempt": 1, "status": "failed", "started_at": T0, "duration_ms": 1, "note": "before"}
     return task(n, name, lane="retry", attempts=1, attempt_log=[line]) | fields
 
 
@@ -84,13 +86,13 @@ def _several_queues(world: World) -> None:
 def _no_seat(world: World) -> None:
     _some(world)
     for n in range(SEATS):
-        holder = Holder(owner=f"other {n}", execution=f"e{n}")
-        assert world.seats.take(holder, until=T0 + timedelta(seconds=30), now=T0)
+        holder = PermitOwner(owner=f"other {n}", execution=f"e{n}")
+        assert world.executor_slots.acquire(holder, until=T0 + timedelta(seconds=30), now=T0)
 
 
 def _knocked_meanwhile(world: World) -> None:
     _some(world)
-    world.db.control.insert_one({"_id": "seats", "holds": [], "knocked_at": T0})
+    world.db.control.insert_one({"_id": "executor_slots", "holds": [], "waiting_since": T0})
 
 
 def _blind(world: World) -> None:
@@ -138,7 +140,11 @@ def _work(world: World) -> None:
     worker = Worker(threading.Event(), stays=False, extend_sec=EXTEND_SEC)
     runtime = world.runtime()
     settings = replace(runtime.settings, max_task_timeout=timedelta(hours=1))
-    work(replace(runtime, settings=settings), Order(owner=DEAD, remaining=FOREVER, concurrency=4), worker)
+    work(
+        replace(runtime, settings=settings),
+        ExecutionOptions(owner=DEAD, remaining=WORKER_REMAINING, concurrency=4),
+        worker,
+    )
 
 
 SCENARIOS: Final = (

@@ -15,10 +15,12 @@ from tests.builders import add, document
 from tests.chaos.crash_points.scenario import Scenario, nothing
 from tests.chaos.crash_points.world import World
 from tests.conftest import T0
-from tidemill.enqueueing import many, recurring
+from tidemill.enqueue import enqueue, recurring
 from tidemill.errors import RefusedError
-from tidemill.requests import NewTask, Occurrence
-from tidemill.store import Tasks, changes, intake, lookups
+from tidemill.requests.events import Occurrence
+from tidemill.requests.tasks import NewTask
+from tidemill.store import tasks, writes
+from tidemill.store.connection import Tasks
 
 BATCH: Final = 2
 """So many tasks go into one transaction here, not a thousand."""
@@ -58,17 +60,17 @@ def _ordered_many(world: World) -> None:
 
 def _many(world: World, count: int = 5, *, is_keyed: bool = False) -> None:
     keys = [{"idempotency_key": f"k{n}"} if is_keyed and n % 2 else {} for n in range(count)]
-    with patch.object(many, "MAX_TASKS", BATCH):
+    with patch.object(enqueue, "MAX_TASKS", BATCH):
         world.queue.enqueue_many([_new(f"{n}", **key) for n, key in enumerate(keys)])
 
 
 def _all_keyed(world: World) -> None:
-    with patch.object(many, "MAX_TASKS", BATCH):
+    with patch.object(enqueue, "MAX_TASKS", BATCH):
         world.queue.enqueue_many([_new(f"{n}", idempotency_key=f"k{n}") for n in range(5)])
 
 
 def _all_keyed_alone(world: World) -> None:
-    with patch.object(many, "has_transactions", return_value=False):
+    with patch.object(enqueue, "has_transactions", return_value=False):
         _all_keyed(world)
 
 
@@ -127,9 +129,9 @@ def _minding_names() -> Iterator[None]:
     def plainly(tasks: Tasks, where: Any, change: Any) -> Any:
         if isinstance(change, list):
             raise refused
-        return changes.changed(tasks, where, change)
+        return writes.find_and_modify(tasks, where, change)
 
-    with patch.object(lookups, "changed", plainly), patch.object(intake, "_upsert", side_effect=refused):
+    with patch.object(tasks, "find_and_modify", plainly), patch.object(writes, "_upsert", side_effect=refused):
         yield
 
 

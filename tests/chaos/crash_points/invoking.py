@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from tests.chaos.crash_points.deployment import PACKAGE
 from tests.chaos.crash_points.scenario import Act, Scenario, nothing
 from tests.chaos.crash_points.world import DEAD, World
 from tests.functions.calls import CALLER, request, sample
-from tidemill import control
+from tidemill.control import task_types
 from tidemill.registry import load
 
 LONG_AGO: Final = datetime(2020, 1, 1, tzinfo=UTC)
@@ -23,7 +24,7 @@ TASK_ID: Final = "0123456789abcdef01234567"
 
 
 def _declared(world: World) -> None:
-    control.declare_types(world.db, load(PACKAGE), package=PACKAGE, release="", now=LONG_AGO)
+    task_types.declare_types(world.db, load(PACKAGE), package=PACKAGE, release="", now=LONG_AGO)
 
 
 def _task(n: str, **fields: Any) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def _dead_executor(world: World) -> None:
     owner = sample("execute_failed")["requestContext"]["requestId"]
     lease = {"token": "t", "owner": owner, "expires_at": LONG_AGO + MINUTE}
     add(world.tasks, [_task("held", status="processing", attempts=1, lease=lease), _task("waits")])
-    world.db.control.insert_one({"_id": "seats", "holds": [], "knocked_at": LONG_AGO})
+    world.db.control.insert_one({"_id": "executor_slots", "holds": [], "waiting_since": LONG_AGO})
 
 
 def _failed(world: World) -> None:
@@ -69,6 +70,18 @@ _SEVERAL: Final = [{"name": "ends", "payload": {"n": f"{n}"}, "idempotency_key":
 _RECURRING: Final = sample("enqueue_recurring") | {"tasks": [_ONE]}
 
 
+def _retries() -> dict[str, Any]:
+    """Two messages of the queue of retries: an invocation that Lambda gave up, and a time of a schedule."""
+    [message] = sample("retries")["Records"]
+    body = json.loads(message["body"]) | {"timestamp": datetime.now(UTC).isoformat()}
+    keyed = _ONE | {"payload": {"n": "two"}, "idempotency_key": "k"}
+    bodies = [
+        body | {"requestPayload": {"tasks": [_ONE, keyed]}},
+        body | {"requestPayload": _RECURRING | {"occurrence": {"schedule": "daily", "at": body["timestamp"]}}},
+    ]
+    return {"Records": [message | {"messageId": f"m{n}", "body": json.dumps(one)} for n, one in enumerate(bodies)]}
+
+
 def _repeated(name: str, act: Act, prepare: Act = _declared) -> Scenario:
     return Scenario(use_case="functions", name=name, prepare=prepare, act=act, again=act)
 
@@ -81,6 +94,7 @@ SCENARIOS: Final = (
     _repeated("GET /tasks/{id}", _invoked("enqueue", request("GET", f"/tasks/{TASK_ID}")), _to_cancel),
     _repeated("a direct invocation", _invoked("enqueue", {"tasks": [_ONE, _ONE | {"payload": {"n": "two"}}]})),
     _repeated("an invocation by a schedule", _invoked("enqueue", _RECURRING)),
+    _repeated("messages of the queue of retries", _invoked("enqueue", _retries())),
     Scenario(
         use_case="functions",
         name="execute",

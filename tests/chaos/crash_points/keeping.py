@@ -16,13 +16,15 @@ from tests.chaos.crash_points.executing import retry, task
 from tests.chaos.crash_points.scenario import Scenario
 from tests.chaos.crash_points.world import BARRED, DEAD, World
 from tests.conftest import T0
-from tidemill.control import Holder, change_queue, hold
-from tidemill.dead_letters import redriving
-from tidemill.dead_letters.values import LetterId
-from tidemill.dead_letters.which import Which
-from tidemill.export import content, restore
-from tidemill.policies import Adaptive, Budget, Pressure, QueueOptions
-from tidemill.redrive import Plan, Redriver, redrive
+from tidemill.control.queues import change_queue
+from tidemill.control.semaphores import PermitOwner, acquire
+from tidemill.dead_letters import redrive_writes
+from tidemill.dead_letters.documents import DeadLetterId
+from tidemill.dead_letters.export_format import encode_object, restore
+from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.dead_letters.redrive import redrive
+from tidemill.dead_letters.redrive_checks import RedriveContext, RedriveRequest
+from tidemill.model import Adaptive, Budget, Pressure, QueueOptions
 
 MINUTE: Final = timedelta(minutes=1)
 HOUR: Final = timedelta(hours=1)
@@ -43,7 +45,7 @@ def _lost(n: str, name: str = "ends", *, owner: str = "gone", **fields: Any) -> 
 def _lost_ones(world: World) -> None:
     options = QueueOptions(pressure=Pressure(adaptive=Adaptive(), budget=Budget(per_minute=1)))
     change_queue(world.db, "default", options, now=T0)
-    lines = [{"attempt": 0, "status": "failed", "started_at": T0, "duration_ms": 1, "note": "before"}] * 3
+    lines = [{"attempt": 1, "status": "failed", "started_at": T0, "duration_ms": 1, "note": "before"}] * 3
     add(world.tasks, [
         *(_lost(f"lost {n}") for n in range(3)),
         *(_lost(f"again {n}", crashes=1) for n in range(2)),
@@ -72,9 +74,9 @@ def _dead_one(world: World) -> None:
     lease = {"token": "t", "owner": DEAD, "expires_at": end}
     add(world.tasks, [task(f"held {n}", status="processing", attempts=1, lease=lease) for n in range(3)])
     add(world.tasks, [retry("retry", status="processing", attempts=2, lease=lease), task("waits")])
-    holder = Holder(owner=DEAD, execution="e")
-    assert world.seats.take(holder, until=end, now=T0)
-    hold(world.db, "retries:default", holder, held=0, wanted=1, limit=1, until=end, now=T0)
+    holder = PermitOwner(owner=DEAD, execution="e")
+    assert world.executor_slots.acquire(holder, until=end, now=T0)
+    acquire(world.db, "retries:default", holder, seq=1, held=0, wanted=1, limit=1, until=end, now=T0)
 
 
 def _reclaim_dead(world: World) -> None:
@@ -100,21 +102,21 @@ def _failed_ones(world: World) -> None:
 
 def _cut_short(world: World, of: str, *, after: bool) -> None:
     """Leave a redrive half done: before its task is inserted, or after."""
-    insert = redriving.insert
+    insert = redrive_writes.insert
 
     def stop(*arguments: Any) -> Any:
         if after:
             insert(*arguments)
         raise _StoppedError
 
-    with patch.object(redriving, "insert", stop), suppress(_StoppedError):
-        _redrive(world, ids=(LetterId(task=of, redrives=0),))
+    with patch.object(redrive_writes, "insert", stop), suppress(_StoppedError):
+        _redrive(world, ids=(DeadLetterId(task=of, redrives=0),))
 
 
 def _redrive(world: World, *, limit: int = 100, **which: Any) -> None:
     names = frozenset(one.name for one in world.registry)
-    on = Redriver(tasks=world.tasks, dead=world.dead, registered=lambda: names, clock=world.clock)
-    redrive(on, Plan(which=Which(**which)), limit=limit, dry_run=False, until=1e12)
+    on = RedriveContext(tasks=world.tasks, dead=world.dead, registered=lambda: names, clock=world.clock)
+    redrive(on, RedriveRequest(which=DeadLetterFilter(**which)), limit=limit, dry_run=False, until=1e12)
 
 
 def _archive_without_bucket(world: World) -> None:
@@ -143,7 +145,7 @@ def _unmovable(world: World) -> None:
 
 def _restore(world: World) -> None:
     raw = RawBSONDocument(bson.encode(letter(T0 - DAY, _id="restored", payload={"n": "restored"})))
-    restore(world.dead, content(raw), now=T0)
+    restore(world.dead, encode_object(raw), now=T0)
 
 
 SCENARIOS: Final = (

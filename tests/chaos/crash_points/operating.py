@@ -15,10 +15,10 @@ from tests.chaos.crash_points.quiet import UNDER_WAY
 from tests.chaos.crash_points.scenario import NOW, Act, Scenario
 from tests.chaos.crash_points.world import World
 from tests.conftest import T0
-from tidemill import control
+from tidemill.admin.api import OPERATIONS, operate, read_operation
+from tidemill.control import task_types
 from tidemill.errors import InvalidRequestError, NotDelayedError
-from tidemill.operations import OPERATIONS, operate, read
-from tidemill.policies import RetryPolicy
+from tidemill.model import RetryPolicy
 from tidemill.registry import TaskType
 
 LONG_AGO: Final = T0 - DAY
@@ -50,7 +50,7 @@ def _ground(world: World) -> None:
     later = T0 + HOUR
     lease = {"token": "t", "owner": "B", "expires_at": T0 + timedelta(minutes=1)}
     names = [TaskType(name=one.name, function=one.function) for one in world.registry]
-    control.declare_types(world.db, names, package="tasks", release="1", now=T0)
+    task_types.declare_types(world.db, names, package="tasks", release="1", now=T0)
     world.db.queues.insert_one({"_id": "quiet", "paused": True})
     add(world.tasks, [
         task("due", idempotency_key="due"),
@@ -74,7 +74,7 @@ def _bury(world: World) -> None:
 
 def _operation(op: str, event: dict[str, Any]) -> Act:
     def act(world: World) -> None:
-        operate(read({"op": op} | event), world.desk)
+        operate(read_operation({"op": op} | event), world.context)
 
     return act
 
@@ -108,7 +108,7 @@ def _scenario(op: str, event: dict[str, Any]) -> Scenario:
 
 def _types(world: World, *names: str, retries: int) -> None:
     types = [TaskType(name=one, function=_nothing, retry=RetryPolicy(max_retries=retries)) for one in names]
-    control.declare_types(world.db, types, package="tasks", release=str(retries), now=T0)
+    task_types.declare_types(world.db, types, package="tasks", release=str(retries), now=T0)
 
 
 def _nothing(_: Any) -> None:

@@ -61,7 +61,7 @@ def _left_held(world: World, *, told: bool) -> Iterator[str]:
     for one in world.db.tasks.find({"status": "processing", "lease.owner": DEAD}, {"_id": 1}):
         yield f"{one['_id']} is still held by the dead"
     for document in world.db[CONTROL].find({"holds.owner": DEAD}):
-        holds = [one for one in document["holds"] if one["owner"] == DEAD]
+        holds = [one for one in document["holds"] if one["owner"] == DEAD and one.get("n") != 0]
         if document["_id"] != "workers" and (told or any(one["until"] > now + JITTER for one in holds)):
             yield f"the dead still hold {document['_id']}"
 
@@ -91,7 +91,7 @@ def _tick(world: World, *, owner: str) -> int:
     did = 0
     if "pending" in statuses:
         report = world.execute(owner=owner)
-        did += report["claimed"] + report["quarantined"] + (report.skipped == "seats")
+        did += report["claimed"] + report["quarantined"] + (report.skipped == "executor_slots")
     if not did and statuses & {"pending", "processing"}:
         counts = world.reclaim()
         did += sum(counts[name] for name in _DID)

@@ -18,19 +18,19 @@ WRITES: Final = frozenset({
 })  # fmt: skip
 """Methods of the driver and of AWS's clients."""
 
-SHARED: Final = frozenset({"write_each", "changed"})
+SHARED: Final = frozenset({"write_each", "find_and_modify", "update_semaphore"})
 """Functions of Tidemill's that write for others: who calls them writes, too."""
 
 ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType({
-    "aws.py:invoked": "the command line asks the operate function, which is crashed itself",
-    "operations/queues.py:change": "calls a function that is called as a shared one is",
-    "store/asking.py:asked": "asks the server something, and changes nothing",
-    "store/transactions.py:_end": "after a transaction that failed; one that died ends by itself",
+    "aws/launcher.py:invoke_function": "the command line asks the operate function, which is crashed itself",
+    "control/fleet.py:ExecutorSlots.cancel_acquire": "after an acquire without an answer; else the slot ends by itself",
+    "store/connection.py:run_server_command": "asks the server something, and changes nothing",
+    "store/writes.py:_kill_session": "after a transaction that failed; one that died ends by itself",
 })  # fmt: skip
 """What is no point of a crash, or is one elsewhere, and why."""
 
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-_UNSHIPPED: Final = ("testing", "simulation", "isolation")
+_UNSHIPPED: Final = ("testing", "simulation")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Indexes are made where none are, and made anew where an earlier release made them otherwise."""
+"""A database is marked; indexes are made where none are, and made anew where an earlier release made them otherwise."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tests.chaos.crash_points.scenario import Scenario
 from tests.chaos.crash_points.world import World
 from tidemill import indexes
 from tidemill.documents import TASKS
+from tidemill.store.mark import require_mark
 
 _OLD_SEC: Final = 60
 
@@ -27,11 +28,16 @@ def _old(world: World) -> None:
     )
 
 
+def _start(world: World) -> None:
+    require_mark(world.bare)
+
+
 def _create(world: World) -> None:
     indexes.create(world.bare)
 
 
 SCENARIOS: Final = (
+    Scenario(use_case="first start", name="in an empty database", prepare=_bare, act=_start, again=_start),
     Scenario(use_case="indexes", name="where none are", prepare=_bare, act=_create, again=_create),
     Scenario(use_case="indexes", name="where others are", prepare=_old, act=_create, again=_create),
 )

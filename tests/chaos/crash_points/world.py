@@ -18,22 +18,25 @@ from tests.chaos.crash_points.cloud import BUCKET, Cloud, a_cloud
 from tests.chaos.crash_points.deployment import Deployment
 from tests.chaos.crash_points.functions import RUNS, Runs
 from tests.conftest import T0, ManualClock
-from tidemill import archive as archiving
-from tidemill.archive import Archives
-from tidemill.buckets import Bucket
+from tests.databases import ALL_BUT_THE_MARK
+from tidemill.admin.context import AdminContext
+from tidemill.aws.s3 import Bucket
 from tidemill.client import Queue
 from tidemill.clock import Clock
-from tidemill.control import OptionsReader, Seats
+from tidemill.control.fleet import ExecutorSlots
+from tidemill.control.queues import OptionsReader
+from tidemill.dead_letters import archive as dead_letters_archive
+from tidemill.dead_letters.archive import ArchiveContext
 from tidemill.documents import CONTROL, DEAD_LETTERS, OCCURRENCES, QUEUE_STATS, QUEUES, TASK_TYPES, TASKS
-from tidemill.executor import Order, Report, Runtime
-from tidemill.executor.attendance import attend
-from tidemill.executor.life import LEASE_GRACE
-from tidemill.operations import Desk
-from tidemill.reclaim import Keeper, reclaim
+from tidemill.executor.invocation import run_invocation
+from tidemill.executor.lifetime import LEASE_GRACE
+from tidemill.executor.options import ExecutionOptions, Runtime
+from tidemill.executor.report import Report
+from tidemill.policy.retry import PRESETS, resolve_policy
+from tidemill.reclaim import ReclaimContext, reclaim
 from tidemill.registry import Registry
-from tidemill.retry import PRESETS, resolved
 from tidemill.settings import Settings
-from tidemill.store import Tasks, open_tasks
+from tidemill.store.connection import Tasks, open_tasks
 
 DEAD: Final = "A"
 """Who works when the crash comes."""
@@ -73,7 +76,7 @@ class World:
     def clear(self) -> None:
         """Begin anew: no document, no object, and the time is T0."""
         for name in _COLLECTIONS:
-            self.db.get_collection(name, write_concern=_AT_ONCE).delete_many({})
+            self.db.get_collection(name, write_concern=_AT_ONCE).delete_many(ALL_BUT_THE_MARK)
         self.deployment.end()
         self.cloud.clear()
         self.runs.clear()
@@ -110,15 +113,15 @@ class World:
         return Queue(self.db, clock=self.clock)
 
     @property
-    def desk(self) -> Desk:
+    def context(self) -> AdminContext:
         """What an operator works with."""
         put = Bucket(BUCKET).put
-        return Desk(db=self.db, clock=self.clock, retry=self.settings.retry, is_deployed=True, put=put)
+        return AdminContext(db=self.db, clock=self.clock, retry=self.settings.retry, is_deployed=True, put=put)
 
     @property
-    def seats(self) -> Seats:
-        """The seats of executors."""
-        return Seats(self.db, limit=SEATS)
+    def executor_slots(self) -> ExecutorSlots:
+        """The executor_slots of executors."""
+        return ExecutorSlots(self.db, limit=SEATS)
 
     def runtime(self, *, clock: Clock | None = None, monotonic: Callable[[], float] | None = None) -> Runtime:
         """Return what one executor works with."""
@@ -135,32 +138,34 @@ class World:
 
     def execute(self, *, owner: str = DEAD, clock: Clock | None = None, **order: Any) -> Report:
         """Run one invocation, on a seat of its own."""
-        wanted = Order(owner=owner, remaining=LIFE, concurrency=order.pop("concurrency", 8), **order)
-        return attend(self.runtime(clock=clock), wanted, seats=self.seats, summoner=self.cloud.summoner())
+        wanted = ExecutionOptions(owner=owner, remaining=LIFE, concurrency=order.pop("concurrency", 8), **order)
+        return run_invocation(
+            self.runtime(clock=clock), wanted, executor_slots=self.executor_slots, launcher=self.cloud.launcher()
+        )
 
     def reclaim(self, *, dead_owner: str | None = None) -> dict[str, int]:
         """Run reclaim once."""
-        keeper = Keeper(
+        reclaim_context = ReclaimContext(
             tasks=self.tasks,
             clock=self.clock,
-            policy=lambda task: resolved(task, registered=None, deployment=self.settings.retry),
+            policy=lambda task: resolve_policy(task, registered=None, deployment=self.settings.retry),
             options=OptionsReader(self.db).options,
             adopt_as="ends",
             rng=random.Random(7),
         )
-        return reclaim(keeper, until=keeper.monotonic() + _LONG_SEC, dead_owner=dead_owner)
+        return reclaim(reclaim_context, until=reclaim_context.monotonic() + _LONG_SEC, dead_owner=dead_owner)
 
-    def archive(self) -> archiving.Report:
+    def archive(self) -> dead_letters_archive.Report:
         """Run the archive once."""
-        archives = Archives(
+        archives = ArchiveContext(
             tasks=self.tasks,
             dead=self.dead,
             clock=self.clock,
-            forgotten_after=timedelta(days=7),
+            task_retention=timedelta(days=7),
             put=Bucket(BUCKET).put if self.has_bucket else None,
             expire_unexported=self.expires_unexported,
         )
-        return archiving.archive(archives, until=time.monotonic() + _LONG_SEC)
+        return dead_letters_archive.archive(archives, until=time.monotonic() + _LONG_SEC)
 
     def outlive(self) -> None:
         """Let pass what a lease of the dead lasts at the most."""

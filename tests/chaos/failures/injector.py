@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from pymongo import MongoClient
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
@@ -14,8 +14,6 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 from tests.chaos.failures.kinds import SLOW_MS, Kind
 from tests.chaos.failures.naming import collection_of, named
 from tests.chaos.failures.road import Road
-
-MANY: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +74,11 @@ class Injector(CommandListener):
         """Arm the fault where this is the command; the client sends it right after."""
         if self._sent is not None:
             self._sent.append(named(event))
-        if self._shot is None or self.struck is not None:
+        if self._shot is None:
             return
-        if len(self.earlier) + 1 == self._shot.number:
+        if self.struck is not None:
+            self._spoil(event, self._shot)
+        elif len(self.earlier) + 1 == self._shot.number:
             self.struck = named(event)
             Context().run(self._arm, event, self._shot)  # in one without the deadline of the caller
         else:
@@ -100,14 +100,19 @@ class Injector(CommandListener):
         if not shot.kind.is_met_by(event.command_name):
             return
         if shot.kind.way != "server":
-            delay_sec = SLOW_MS / 1000 if shot.kind.way == "delay" else 0.0
-            self._road.spoil(event.command_name, times=shot.times or MANY, delay_sec=delay_sec)
+            self._spoil(event, shot)
             return
         data: dict[str, Any] = {"failCommands": [event.command_name], "appName": self._appname, **shot.kind.how}
         collection = collection_of(event)
         if collection is not None:
             data["namespace"] = f"{event.database_name}.{collection}"
         self._before = self._configure("alwaysOn" if shot.times is None else {"times": shot.times}, data=data)
+
+    def _spoil(self, event: CommandStartedEvent, shot: Shot) -> None:
+        """Spoil a command on the road, if it has the name of the one that was hit, and there is a hit left."""
+        is_meant = shot.kind.way != "server" and event.command_name == str(self.struck).split()[0]
+        if is_meant and (shot.times is None or self._road.hits < shot.times):
+            self._road.spoil(event.request_id, delay_sec=SLOW_MS / 1000 if shot.kind.way == "delay" else 0.0)
 
     def _configure(self, mode: object, **rest: Any) -> int:
         """Set the fail point; return how often it was met so far, by anybody."""

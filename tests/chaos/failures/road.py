@@ -15,50 +15,56 @@ GRACE_SEC: Final = 0.05
 
 
 class Road(Proxy):
-    """A proxy that does so with the next messages that name a command. ``hits`` counts them."""
+    """A proxy that does so with messages known by their request ids. ``hits`` counts them.
+
+    The driver's own messages have the names of commands too: each few milliseconds its watch asks the server ``hello``.
+    """
 
     def __init__(self, uri: str) -> None:
         self.hits = 0
-        self._command = b""
-        self._left = 0
-        self._delay_sec = 0.0
+        self._delays: dict[int, float] = {}
         self._under_way = 0
         self._done = threading.Condition()
         super().__init__(uri)
 
-    def spoil(self, command: str, *, times: int, delay_sec: float = 0.0) -> None:
-        """Lose the replies of the next *times* messages with *command*, or deliver them *delay_sec* late instead."""
-        self._command, self._left, self._delay_sec = command.encode() + b"\x00", times, delay_sec
+    def spoil(self, request_id: int, *, delay_sec: float = 0.0) -> None:
+        """Lose the reply of the message that has *request_id*, or deliver the message *delay_sec* late instead."""
+        self._delays[request_id] = delay_sec
 
     def heal(self) -> None:
         """Spoil nothing any more, and wait until all that is late has been delivered."""
-        self._left = 0
+        self._delays.clear()
         with self._done:
             self._done.wait_for(lambda: not self._under_way)
 
     def _ask(self, near: socket.socket, far: socket.socket, losing: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while data := near.recv(65536):
-                if self._left and self._command in data:
-                    self._left -= 1
-                    self.hits += 1
-                    self._pass_on(data, far, losing)
-                else:
+                delay_sec = self._delays.pop(_request_id(data), None)
+                if delay_sec is None:
                     far.sendall(data)
+                else:
+                    self.hits += 1
+                    self._pass_on(data, far, losing, delay_sec=delay_sec)
         self._hang_up(near, far)
 
-    def _pass_on(self, data: bytes, far: socket.socket, losing: threading.Event) -> None:
-        if not self._delay_sec:
+    def _pass_on(self, data: bytes, far: socket.socket, losing: threading.Event, *, delay_sec: float) -> None:
+        if not delay_sec:
             losing.set()
             far.sendall(data)
             return
         with self._done:
             self._under_way += 1
         try:
-            time.sleep(self._delay_sec)
+            time.sleep(delay_sec)
             far.sendall(data)
             time.sleep(GRACE_SEC)
         finally:
             with self._done:
                 self._under_way -= 1
                 self._done.notify_all()
+
+
+def _request_id(data: bytes) -> int:
+    """Return the request id in the head of a message: a driver sends the next one after the reply to the last."""
+    return int.from_bytes(data[4:8], "little", signed=True)

@@ -30,10 +30,15 @@ OFTEN: Final = (1, 2, None)
 TABLE: Final = """
                                         | moved                 | conflict                  | interrupted               | refused                           | cut                   | reply lost            | unconfirmed           | moved before          | too late
 a read                                  | ok ok 503             | 503                       | 503                       | refused                           | ok ok 503             | ok ok 503             |                       |                       | 503
-  enqueue; enqueue, keyed; enqueue many; enqueue many, keyed; enqueue in a transaction: find task_types, find queues
-  POST /tasks; POST /tasks, keyed; invoked directly; POST /tasks/batch: find task_types, find queues
+  enqueue; the first enqueue; enqueue, keyed; enqueue many: find control, find task_types, find queues
+  enqueue many, keyed; enqueue in a transaction: find control, find task_types, find queues
+  the first enqueue: aggregate tasks, aggregate tasks_dlq, aggregate queues, aggregate task_types
+  the first enqueue: aggregate control, aggregate queue_stats, aggregate occurrences
+  POST /tasks; POST /tasks, keyed; invoked directly; POST /tasks/batch: find control, find task_types, find queues
   GET /tasks/{id}; DELETE /tasks/{id}; cancel; cancel by force; retry now: find tasks
-  invoked by a schedule: find occurrences, find task_types, find queues
+  DELETE /tasks/{id}; retry now: find control
+  invoked directly: find tasks, find tasks_dlq
+  invoked by a schedule: find control, find occurrences, find task_types, find queues
   execute; execute, capped: aggregate tasks, find queues, find tasks
   archive: find tasks_dlq, find tasks, aggregate tasks_dlq
   pause; set a cap: find queues
@@ -42,7 +47,7 @@ a read                                  | ok ok 503             | 503           
   export: find tasks_dlq, aggregate tasks_dlq
   register: find task_types
 a new task                              | ok ok 503             | 503                       | 503                       | refused                           | ok ok 503             | ok ok 503             | 503                   | ok ok 503             | ok ok 503
-  enqueue: insert tasks
+  enqueue; the first enqueue: insert tasks
   enqueue, keyed: findAndModify tasks
 in a transaction of ours                | ok ok 503             | ok ok 503                 | 503                       | refused                           | ok ok 503             | ok ok 503             | 503                   | 503                   | 503
   enqueue many; enqueue many, keyed; POST /tasks/batch: insert tasks
@@ -55,13 +60,16 @@ in a transaction of the caller's        | ok ok driver          | ok ok driver  
   enqueue in a transaction: insert orders, insert tasks, findAndModify tasks
 the commit of that                      | ok ok driver          | ok ok driver              | driver                    | driver                            | ok ok driver          | ok ok driver          | ok ok driver          | ok ok driver          | driver
   enqueue in a transaction: commitTransaction
-a look at the clock                     |                       |                           |                           |                                   |                       | ok ok/503 503         |                       |                       | 503
+a look at the clock                     |                       |                           |                           |                                   |                       | ok 503 503            |                       |                       | 503
   POST /tasks; POST /tasks, keyed; invoked directly; POST /tasks/batch; DELETE /tasks/{id}: hello
   invoked by a schedule: hello
+a question before a look                | ok/503 503 503        | 503                       | 503                       | refused                           | ok 503 503            | ok 503 503            |                       |                       | 503
+  invoked directly: ping
 a write                                 | ok ok 503             | 503                       | 503                       | refused                           | ok ok 503             | ok ok 503             | 503                   | ok ok 503             | 503
-  POST /tasks: insert tasks
-  POST /tasks, keyed; invoked directly; DELETE /tasks/{id}; cancel; cancel by force; retry now: findAndModify tasks
-  execute; execute, capped: findAndModify control (seats)
+  the first enqueue: update control
+  POST /tasks; invoked directly: insert tasks
+  POST /tasks, keyed; DELETE /tasks/{id}; cancel; cancel by force; retry now: findAndModify tasks
+  execute; execute, capped: findAndModify control (executor_slots)
   archive: update tasks_dlq, insert tasks, insert tasks_dlq, delete tasks
   pause; set a cap: findAndModify queues, update queues
   redrive: update tasks_dlq, insert tasks
@@ -79,8 +87,8 @@ a read beside the work                  | ok ok later           | later         
   execute; execute, capped: aggregate tasks later
   reclaim: aggregate tasks, find tasks, aggregate tasks_dlq
 a write beside the work                 | ok ok later           | later                     | later                     | later                             | ok ok later           | ok ok later           | later                 | ok ok later           | later
-  execute: update queue_stats later, findAndModify control (seats) later
-  execute, capped: update queue_stats later, findAndModify control (seats) later, findAndModify control (retries) later
+  execute: update queue_stats later, findAndModify control (executor_slots) later
+  execute, capped: update queue_stats later, findAndModify control (executor_slots) later, findAndModify control (retries) later
   reclaim: update tasks, update tasks (settle), update queue_stats
 a permit                                | ok ok later/503       | later/503                 | later/503                 | later/refused                     | ok ok later/503       | ok ok later/503       | later/503             | ok ok later/503       | later/503
   execute, capped: findAndModify control (retries)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -16,14 +16,14 @@ from pymongo.database import Database
 from tests.chaos.failures.injector import Injector
 from tests.chaos.failures.road import Road
 from tests.conftest import ManualClock
-from tests.databases import make
-from tests.functions.calls import app
+from tests.databases import ALL_BUT_THE_MARK, make
 from tests.functions.conftest import Deployed
 from tests.shelves import Shelf
 from tidemill import indexes
+from tidemill.bootstrap import deployment
 from tidemill.documents import CONTROL, QUEUES, TASK_TYPES
-from tidemill.executor import attendance, loop
-from tidemill.reclaim import run
+from tidemill.executor.timing import TIMING, Timing
+from tidemill.store.mark import require_mark
 
 APPNAME: Final = "failures"
 PATIENT_SEC: Final = 8.0
@@ -32,10 +32,6 @@ PATIENT_SEC: Final = 8.0
 HASTY_SEC: Final = 0.2
 """And where it does not, so that nobody waits long for nothing."""
 
-PATIENT: Final = (app("enqueue"), attendance, loop, run)
-"""The modules that do."""
-
-LAST_SECONDS: Final = loop.LAST_SECONDS
 LIFETIME: Final = "transactionLifetimeLimitSeconds"
 """How long a server keeps a transaction of somebody who has gone, or whose command came late: a minute, by itself."""
 
@@ -79,7 +75,8 @@ class World:
     def start_over(self, *, hasty: bool) -> None:
         """Empty it."""
         for name in (*indexes.COLLECTIONS, TASK_TYPES, QUEUES, CONTROL):
-            self.sound[name].delete_many({})
+            self.sound[name].delete_many(ALL_BUT_THE_MARK)
+        require_mark(self.sound)
         self.clock.at = ManualClock().at
         self.is_hasty, self.is_well = hasty, False
         self._be_patient()
@@ -100,11 +97,19 @@ class World:
 
     def _be_patient(self) -> None:
         """Let those who say for themselves what an operation may take say the same as everybody."""
-        for module in PATIENT:
-            for name in {"PATIENCE_SEC", "OPERATION_SEC", "LESS_SEC"} & vars(module).keys():
-                self.environment.setattr(module, name, self.patience_sec)
-        last = min(LAST_SECONDS, self.patience_sec)
-        self.environment.setattr(loop, "LAST_SECONDS", last)
+        self.functions.request_budget_sec = self.patience_sec
+        self.functions.timing = self.timing
+
+    @property
+    def timing(self) -> Timing:
+        """The times of executors."""
+        return replace(
+            TIMING,
+            step_timeout_sec=self.patience_sec,
+            executor_slot_timeout_sec=self.patience_sec,
+            successor_timeout_sec=self.patience_sec,
+            report_reserve_sec=min(TIMING.report_reserve_sec, self.patience_sec),
+        )
 
 
 @contextmanager
@@ -129,6 +134,7 @@ def opened(uri: str) -> Iterator[World]:
             environment.setattr(pymongo, "MongoClient", lambda *args, **own: make_client(*args, **own | often))
             functions = Deployed(environment)
             functions.set(MONGODB_URI=road.uri, MONGODB_DATABASE=db.name, LINGER_SEC="0")
+            _ = deployment().queue  # whose database it is, is asked once by a client, and by no use case
             try:
                 yield World(
                     sound=db,

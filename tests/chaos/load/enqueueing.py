@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from tests.chaos.load.front import Front
+from tests.chaos.load.speed import Calibration
 from tests.chaos.load.work import Piece
 
 SHARE: Final = 0.4
@@ -24,8 +25,8 @@ MOST: Final = 100
 PACE_SEC: Final = 0.05
 
 
-def sustained(front: Front, pieces: Iterator[Piece], *, waiting: Callable[[], int], seconds: float) -> float:
-    """Enqueue for *seconds* as much as gets done; return how many tasks a second that were.
+def calibrate(front: Front, pieces: Iterator[Piece], *, waiting: Callable[[], int], seconds: float) -> Calibration:
+    """Enqueue for *seconds* as much as gets done; return how many tasks a second were done.
 
     *waiting* counts those that are due. The first fifth of the time is to get going.
     """
@@ -41,7 +42,9 @@ def sustained(front: Front, pieces: Iterator[Piece], *, waiting: Callable[[], in
             count += CHUNK
         else:
             time.sleep(0.01)
-    return max(count - (waiting() - backlog), 1) / (time.monotonic() - since)
+    done = max(count - (waiting() - backlog), 1)
+    ended = time.monotonic()
+    return Calibration(rate=done / (ended - since), began_at=since, ended_at=ended)
 
 
 def at_rate(front: Front, pieces: Iterator[Piece], rate: float, *, seconds: float, over: threading.Event) -> None:

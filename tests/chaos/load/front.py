@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
+from itertools import islice
 from typing import Any, Final
 
 from bson import ObjectId
@@ -43,7 +44,14 @@ class Front:
 
     def send(self, pieces: Sequence[Piece]) -> None:
         """Enqueue *pieces*; those with a key again, and cancel those that are to be cancelled."""
-        way = self._rng.choice(self._ways if len(pieces) <= FEW else self._ways[::2])
+        self._send(pieces, self._rng.choice(self._ways if len(pieces) <= FEW else self._ways[::2]))
+
+    def send_in_every_way(self, pieces: Iterator[Piece]) -> None:
+        """Enqueue a few of *pieces* in each way: the first time in a container leaves some memory in use."""
+        for way in self._ways:
+            self._send(list(islice(pieces, FEW)), way)
+
+    def _send(self, pieces: Sequence[Piece], way: Callable[[Sequence[Piece]], list[str]]) -> None:
         began = time.monotonic()
         ids = dict(zip((one.n for one in pieces), way(pieces), strict=True))
         self.accepted |= {ids[one.n]: one for one in pieces}

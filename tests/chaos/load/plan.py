@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.chaos.load.work import PAUSED, QUEUES, SLOW
+from tidemill.control.queues import OPTIONS_CACHE_SEC
 
 TICKS: Final = 1800
 """What an executor's schedule of every second would bring in half an hour."""
@@ -50,6 +51,11 @@ class Plan:
     def pause_sec(self) -> float:
         """How long it is paused then."""
         return self.cycle_sec * PAUSED_SHARE
+
+    @property
+    def unserved_sec(self) -> float:
+        """How long executors do not serve it then: they hear of its end only after `OPTIONS_CACHE_SEC`."""
+        return self.pause_sec + OPTIONS_CACHE_SEC
 
     @property
     def tick_sec(self) -> float:

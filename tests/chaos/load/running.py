@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import os
 import random
 import tempfile
 import time
@@ -20,12 +20,21 @@ from pymongo.database import Database
 from tests.chaos import invariants
 from tests.chaos.found import Found
 from tests.chaos.load.container import Container, DiedError, Reading, RefusedError, container
-from tests.chaos.load.enqueueing import SHARE, at_rate, sustained
+from tests.chaos.load.enqueueing import SHARE, at_rate, calibrate
 from tests.chaos.load.front import Front
+from tests.chaos.load.growth import Values
 from tests.chaos.load.judging import Evidence, growths, notes, told
 from tests.chaos.load.machinery import MAX_TASK_SEC, Course, Machinery
 from tests.chaos.load.plan import Plan
 from tests.chaos.load.samples import Look, Sample
+from tests.chaos.load.speed import (
+    MEASURE_EVERY_SEC,
+    Calibration,
+    compute_speed,
+    estimate_catch_up_sec,
+    read_cpu_times,
+    relate_speeds,
+)
 from tests.chaos.load.threads import Start, threads
 from tests.chaos.load.traces import read
 from tests.chaos.load.verdict import Left, verdict
@@ -34,15 +43,23 @@ from tests.databases import make
 from tidemill import TidemillError, indexes
 from tidemill.clock import ServerClock
 from tidemill.documents import TASKS
+from tidemill.executor.timing import TIMING
 from tidemill.indexes import Retention
-from tidemill.store import gauges, open_tasks
+from tidemill.store import counts
+from tidemill.store.connection import open_tasks
 
 RETENTION: Final = Retention(tasks=timedelta(seconds=3))
 """So short that what is done is removed while others are enqueued."""
 
 LOOKS: Final = 90
+READINGS: Final = 15
+"""Of each container."""
+
 LOOK_SEC: Final = 0.1
 BACKLOG_SEC: Final = 8.0
+MAX_CATCH_UP_SEC: Final = 200.0
+"""Beside the time for calming: the section is ended before long, see `tests.chaos.alone`."""
+
 RECLAIM_SEC: Final = 0.5
 ARCHIVE_SEC: Final = 1.0
 DEATHS_WITHIN: Final = 0.8
@@ -79,7 +96,9 @@ class _Load:
         self._clock = ServerClock(db)
         self._samples: list[Sample] = []
         self._readings: defaultdict[str, list[tuple[float, Reading]]] = defaultdict(list)
-        self._rate = self._began = self._calmed = 0.0
+        self._measured: list[tuple[float, float]] = []
+        self._calibration = Calibration(rate=0.0, began_at=0.0, ended_at=0.0)
+        self._began = self._calmed = 0.0
 
     def found(self, uri: str) -> Found:
         """Go through all phases, and judge."""
@@ -107,12 +126,16 @@ class _Load:
                     start(machinery.execute, made[name], queues, every=plan.tick_sec)
                 start(machinery.keep, "reclaim", serving["reclaim"], every=RECLAIM_SEC)
                 start(machinery.keep, "archive", serving["archive"], every=ARCHIVE_SEC)
-                self._rate = SHARE * sustained(front, self._pieces, waiting=self._waiting, seconds=plan.calibrating)
+                front.send_in_every_way(self._pieces)
+                start(self._measure)
+                self._calibration = calibrate(front, self._pieces, waiting=self._waiting, seconds=plan.calibrating)
                 self._until(lambda: not self._waiting(), seconds=BACKLOG_SEC)
                 self._began = time.monotonic()
-                sending = start(at_rate, front, self._pieces, self._rate, seconds=plan.loaded, over=self._course.calm)
+                sending = start(at_rate, front, self._pieces, self._rate(), seconds=plan.loaded, over=self._course.calm)
                 self._attack(start, machinery, serving)
-                self._watch(made)
+                for name, one in made.items():
+                    start(self._read, name, one, every=plan.loaded / READINGS)
+                self._watch()
                 sending.result()
                 self._calm()
         return front
@@ -134,31 +157,66 @@ class _Load:
             deaths = [began + (number + self._rng.random()) * span for number in range(plan.mortal)]
             start(machinery.execute_and_die, QUEUES, deaths, serving["reclaim"], every=plan.tick_sec)
 
-    def _watch(self, made: Mapping[str, Container]) -> None:
-        """Look at all of it while it lasts, and at one container at a time, each time at the next."""
-        look, turns = Look(self._db, self._clock), itertools.cycle(made)
+    def _measure(self) -> None:
+        """Measure the speed of this process, of its containers and of the server, from the calibration to the end."""
+        pids = os.getpid(), self._db.client.admin.command("serverStatus")["pid"]
+        before = read_cpu_times(*pids)
+        for at in self._course.ticks(MEASURE_EVERY_SEC):
+            after = read_cpu_times(*pids)
+            if (speed := compute_speed(before, after)) is not None:
+                self._measured.append((at, speed))
+            before = after
+
+    def _rate(self) -> float:
+        return SHARE * self._calibration.rate
+
+    def _speeds(self) -> Values:
+        """Return the speeds measured under load, relative to the calibration."""
+        speeds = relate_speeds(self._measured, self._calibration, began_at=self._began)
+        return [(at, speed) for at, speed in speeds if at <= self._plan.loaded]
+
+    def _watch(self) -> None:
+        """Look at the server and at what Tidemill keeps in it while the load lasts."""
+        look = Look(self._db, self._clock)
         while (passed := time.monotonic() - self._began) < self._plan.loaded and not self._course.over.is_set():
             self._samples.append(look.sample(at=passed))
-            name = next(turns)
-            self._readings[name].append((time.monotonic() - self._began, made[name].read()))
             self._course.over.wait(self._plan.loaded / LOOKS)
         self._course.calm.set()
 
+    def _read(self, name: str, one: Container, *, every: float) -> None:
+        """Read a container while the load lasts; each reading waits for the end of an invocation."""
+        for at in self._course.ticks(every):
+            if self._course.calm.is_set():
+                return
+            reading = one.read()
+            self._readings[name].append((at - self._began, reading))
+
     def _calm(self) -> None:
-        """Let what there is be done, as long as that may take."""
+        """Let all tasks be done: first those that are due, then those that executors have postponed.
+
+        There is more time on a machine that was too slow for the load. A task is postponed if its process does not
+        start in time.
+        """
+        catch_up_sec = min(estimate_catch_up_sec(self._speeds(), needed=SHARE), MAX_CATCH_UP_SEC)
         is_left = {"status": {"$in": ["pending", "processing", "failed"]}}
-        self._until(lambda: not self._db[TASKS].find_one(is_left, {"_id": 1}), seconds=self._plan.calming)
+        if self._until(lambda: not self._waiting(), seconds=self._plan.calming + catch_up_sec):
+            self._until(
+                lambda: not self._db[TASKS].find_one(is_left, {"_id": 1}),
+                seconds=self._plan.calming + TIMING.longest_postpone_sec,
+            )
         self._calmed = time.monotonic()
 
-    def _until(self, happens: Callable[[], bool], *, seconds: float) -> None:
-        """Wait for what *happens*, unless it does not within *seconds*, or all is over."""
+    def _until(self, happens: Callable[[], bool], *, seconds: float) -> bool:
+        """Wait for what *happens*; return false if it does not within *seconds*, or all is over before."""
         until = time.monotonic() + seconds
-        while not happens() and time.monotonic() < until and not self._course.over.wait(LOOK_SEC):
-            pass
+        while not happens():
+            if time.monotonic() >= until or self._course.over.wait(LOOK_SEC):
+                return False
+        return True
 
     def _waiting(self) -> int:
         tasks, now = open_tasks(self._db), self._clock.now()
-        return sum(gauges.due_anywhere(tasks, lane, now=now) for lane in ("fresh", "retry"))
+        return sum(counts.count_due_anywhere(tasks, lane, now=now) for lane in ("fresh", "retry"))
 
     def _judged(self, front: Front) -> Found:
         left = self._left()
@@ -173,7 +231,8 @@ class _Load:
             course=self._course,
             samples=self._samples,
             readings=self._readings,
-            rate=self._rate,
+            speeds=self._speeds(),
+            rate=self._rate(),
             seconds_to_calm=self._calmed - self._began - self._plan.loaded,
             runs=traces.began.total(),
         )

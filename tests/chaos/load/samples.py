@@ -13,7 +13,8 @@ from tests.chaos.load.work import PAUSED, QUEUES
 from tidemill.clock import Clock
 from tidemill.documents import CONTROL, DEAD_LETTERS, OCCURRENCES, QUEUE_STATS, TASK_TYPES
 from tidemill.documents import QUEUES as QUEUE_OPTIONS
-from tidemill.store import gauges, open_tasks
+from tidemill.store import counts
+from tidemill.store.connection import open_tasks
 
 KEPT: Final = (CONTROL, QUEUE_OPTIONS, TASK_TYPES, QUEUE_STATS, OCCURRENCES)
 """Collections whose size depends on what there is, not on what has been."""
@@ -63,7 +64,7 @@ class Look:
     def sample(self, *, at: float) -> Sample:
         """Look now, *at* that moment of the load."""
         now = self._clock.now()
-        sizes = gauges.sizes(self._tasks, QUEUES, now=now)
+        sizes = counts.measure_queues(self._tasks, QUEUES, now=now)
         ages = {
             queue: 0.0 if one.oldest_due is None else (now - one.oldest_due).total_seconds()
             for queue, one in sizes.items()
@@ -71,7 +72,7 @@ class Look:
         return Sample(
             at=at,
             connections=self._db.client.admin.command("serverStatus")["connections"]["current"],
-            due=sum(gauges.ready(self._tasks, queue, now=now) for queue in QUEUES if queue != PAUSED),
+            due=sum(counts.count_due(self._tasks, queue, now=now) for queue in QUEUES if queue != PAUSED),
             oldest_sec=max(age for queue, age in ages.items() if queue != PAUSED),
             paused_sec=ages[PAUSED],
             tasks=self._tasks.estimated_document_count(),

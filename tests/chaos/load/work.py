@@ -16,6 +16,9 @@ PAUSED: Final = "bulk"
 SLOW: Final = "slow"
 QUEUES: Final = ("default", PAUSED, SLOW)
 
+PAUSED_PART: Final = 0.25
+"""Of the tasks that are not long, for the queue `PAUSED`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
@@ -96,4 +99,4 @@ def text(n: int) -> str:
 
 
 def _queue(kind: Kind, rng: random.Random) -> str:
-    return SLOW if kind.is_long else rng.choices(QUEUES[:2], (3, 1))[0]
+    return SLOW if kind.is_long else rng.choices(QUEUES[:2], (1 - PAUSED_PART, PAUSED_PART))[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,15 +69,18 @@ def possible(first: Action, second: Action, world: World) -> list[World]:
 
 @contextmanager
 def meanwhile(do: Callable[[], Any], *, before_call: int) -> Iterator[None]:
-    """Call *do* right before the so manyth command, counted from 1, that is sent to MongoDB inside."""
-    send = Connection.send_message
+    """Call *do* right before the so manyth command, counted from 1, that this thread sends to MongoDB inside.
+
+    The driver's own threads send heartbeats at any time. In one of these *do* would run on after the end of the block.
+    """
+    send, thread = Connection.send_message, threading.get_ident()
     sent = 0
 
     def send_watched(conn: Connection, message: bytes, max_doc_size: int) -> None:
         nonlocal sent
-        sent += conn.ready
-        if sent == before_call and conn.ready:
-            with patch.object(Connection, "send_message", send):
+        if conn.ready and threading.get_ident() == thread:
+            sent += 1
+            if sent == before_call:
                 do()
         send(conn, message, max_doc_size)
 

@@ -13,9 +13,10 @@ from tests.chaos.model.base import QUEUES, Base, ids_in, picked
 from tests.chaos.model.comparing import payload_bytes
 from tests.chaos.model.living import Wanted
 from tests.chaos.model.world import World
-from tidemill import Malformed, NotDelayedError, Task, TaskNotFoundError, control
+from tidemill import Malformed, NotDelayedError, Task, TaskNotFoundError
+from tidemill.control import queues
 from tidemill.errors import DuplicateKeyError
-from tidemill.policies import QueueOptions
+from tidemill.model import QueueOptions
 
 DOES: Final = ("succeed", "fail", "refuse", "snooze")
 KEYS: Final = ("order-1", "order-2", "order-3")
@@ -137,8 +138,8 @@ class Asking(Base):
 
     def pause(self, queue: str, *, paused: bool) -> None:
         """Have nothing of *queue* claimed by executors, or have it claimed again."""
-        control.declare_queue(self.db, queue, now=self.clock.now())
-        control.change_queue(self.db, queue, QueueOptions(paused=paused), now=self.clock.now())
+        queues.declare_queue(self.db, queue, now=self.clock.now())
+        queues.change_queue(self.db, queue, QueueOptions(paused=paused), now=self.clock.now())
 
     def _mapping(self, wanted: Wanted) -> dict[str, Any]:
         return _fields(wanted, self.clock.now()) | {"delay_sec": wanted.delay and wanted.delay.total_seconds()}

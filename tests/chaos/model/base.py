@@ -19,11 +19,12 @@ from tests.chaos.model.comparing import BrokenError, Eyes
 from tests.chaos.model.world import LetterKey, World
 from tests.conftest import T0, ManualClock
 from tests.crash_points import crash
+from tests.databases import ALL_BUT_THE_MARK
 from tidemill import Queue
-from tidemill.control import Directory
+from tidemill.control.task_types import Directory
 from tidemill.documents import DEAD_LETTERS
 from tidemill.model import Malformed, Task
-from tidemill.store import open_tasks
+from tidemill.store.connection import open_tasks
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class Base(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         for name in ("tasks", "tasks_dlq", "queues", "control", "queue_stats"):
-            self.db[name].delete_many({})
+            self.db[name].delete_many(ALL_BUT_THE_MARK)
         self.clock = ManualClock(T0)
         self.tasks, self.dead = open_tasks(self.db), open_tasks(self.db, DEAD_LETTERS)
         self.queue = Queue(self.db, clock=self.clock, directory=Directory(self.db))

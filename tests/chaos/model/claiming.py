@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,18 +15,20 @@ from tests.chaos.model import executing, living
 from tests.chaos.model.actions import Action
 from tests.chaos.model.base import OWNERS, QUEUES, Base
 from tests.chaos.model.world import Document, World, due, is_count
-from tidemill.control import OptionsReader
-from tidemill.executor import Order, Report, Runtime, execute
-from tidemill.executor.claimer import Claimer
-from tidemill.executor.retry_caps import RetryCaps
-from tidemill.executor.serving import Serving
-from tidemill.model import LANES, Lease, Malformed, Task
-from tidemill.policies import Backoff, RetryPolicy
-from tidemill.selection import Lanes
+from tidemill.control.queues import OptionsReader
+from tidemill.executor.claimer import Claimer, ClaimResult
+from tidemill.executor.context import ExecutionContext
+from tidemill.executor.execution import execute
+from tidemill.executor.lifetime import Worker
+from tidemill.executor.options import ExecutionOptions, Runtime
+from tidemill.executor.report import Report
+from tidemill.executor.retry_permits import RetryPermits
+from tidemill.model import LANES, Backoff, Lease, Malformed, QueueOptions, RetryPolicy, Task
+from tidemill.policy.selection import Lanes
 from tidemill.settings import Settings
-from tidemill.store import claims, sweeps
+from tidemill.store import claims, recovery
 from tidemill.store.claims import Claim
-from tidemill.store.scans import Scan
+from tidemill.store.scan import Scan
 
 LANE_CHOICES: Final[tuple[Lanes, ...]] = (LANES, ("fresh",), ("retry",))
 LEASES: Final = tuple(timedelta(seconds=seconds) for seconds in (30, 120, 1, 900))
@@ -77,7 +80,7 @@ class Claiming(Base):
         def do() -> Claim:
             claim = claims.claim(self.tasks, scan, limit=many, lease=lease, now=now, rng=self.rng)
             for one in claim.unclaimable:
-                sweeps.quarantine(self.tasks, one, now=now)
+                recovery.quarantine(self.tasks, one, now=now)
             return claim
 
         def steps(world: World) -> Sequence[World]:
@@ -110,10 +113,11 @@ class Claiming(Base):
         now = self.clock.now()
         claimer = self._claimers.setdefault(owner, self._claimer(owner))
 
-        def do() -> Sequence[Task | Malformed]:
-            return claimer.claim(free=free, slots=8, now=now, final=final)
+        def do() -> ClaimResult:
+            return claimer.claim(free=free, slots=8, now=now, thorough=final)
 
-        def agrees(held: Sequence[Task | Malformed], before: World, after: World) -> str | None:
+        def agrees(claimed: ClaimResult, before: World, after: World) -> str | None:
+            held = claimed.tasks
             open_ones = self.due_anywhere(before, now=now)
             clean = all(is_count(one["attempts"]) for one in open_ones)
             least = min(free, len(open_ones)) if final and clean else 0
@@ -121,12 +125,12 @@ class Claiming(Base):
                 return f"a claim of {free} brought {len(held)}, where {len(open_ones)} are due"
             if any(one.lease is None or living.token_of(after.tasks[one.id]) != one.lease.token for one in held):
                 return "a claim brought tasks that bear another token"
-            if claimer.was_thorough and self.due_anywhere(after, now=now):
+            if claimed.exhausted and self.due_anywhere(after, now=now):
                 return "a claimer says that it looked everywhere and nothing is left, and there is"
             return None
 
-        def then(held: Sequence[Task | Malformed]) -> None:
-            self.take(held, "claimed by a claimer")
+        def then(claimed: ClaimResult) -> None:
+            self.take(claimed.tasks, "claimed by a claimer")
 
         def steps(world: World) -> Sequence[World]:
             found = self.due_anywhere(world, now=now)
@@ -152,7 +156,7 @@ class Claiming(Base):
         )
 
         def do() -> Report:
-            order_ = Order(owner=f"run-{uuid.uuid4().hex}", remaining=LIFE, concurrency=2)
+            order_ = ExecutionOptions(owner=f"run-{uuid.uuid4().hex}", remaining=LIFE, concurrency=2)
             return execute(runtime, order_)
 
         def then(report: Report) -> None:
@@ -170,24 +174,28 @@ class Claiming(Base):
         self.held += held
 
     def _claimer(self, owner: str) -> Claimer:
-        report = Report()
-
-        def lease_until() -> datetime:
-            return self.clock.now() + LIFE
-
-        return Claimer(
-            self.tasks,
-            owner=owner,
-            lease_until=lease_until,
-            queues=(),
-            lanes=LANES,
-            serving=lambda queue: Serving(paused=OptionsReader(self.db).options(queue).paused),
-            avoided=lambda: (),
-            caps=RetryCaps(self.db, owner=owner, lease_until=lease_until, report=report, monotonic=self.monotonic),
-            report=report,
+        runtime = Runtime(
+            tasks=self.tasks,
+            registry=self._registry,
+            settings=SETTINGS,
+            clock=self.clock,
+            options=lambda queue: QueueOptions(paused=OptionsReader(self.db).options(queue).paused),
             rng=random.Random(1),
             monotonic=self.monotonic,
         )
+        context = ExecutionContext(
+            runtime=runtime,
+            options=ExecutionOptions(owner=owner, remaining=LIFE),
+            lifetime=Worker(threading.Event(), lease=LIFE),
+        )
+        permits = RetryPermits(
+            self.db,
+            owner=owner,
+            lease_until=context.lease_until,
+            report=context.report,
+            monotonic=self.monotonic,
+        )
+        return Claimer(context, permits=permits, avoided=lambda: ())
 
     def due_anywhere(self, world: World, *, now: datetime) -> list[Document]:
         """Return what executors could claim."""

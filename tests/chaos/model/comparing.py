@@ -9,8 +9,8 @@ import bson
 from bson.raw_bson import RawBSONDocument
 
 from tests.chaos.model.world import Document, World
-from tidemill.documents import DEAD_LETTERS, decode, opened
-from tidemill.store import Tasks
+from tidemill.documents import DEAD_LETTERS, decode, decode_shallow
+from tidemill.store.connection import Tasks
 
 _FINAL: Final = frozenset({"done", "cancelled", "failed"})
 _MANY: Final = 1_000
@@ -67,7 +67,7 @@ class Eyes:
         return document
 
     def _keeps_its_payload(self, task_id: Any, raw: RawBSONDocument) -> None:
-        if task_id in self.payloads and bytes(opened(raw)["payload"].raw) != self.payloads[task_id]:
+        if task_id in self.payloads and bytes(decode_shallow(raw)["payload"].raw) != self.payloads[task_id]:
             raise BrokenError(f"the payload of {task_id} is not byte for byte what was enqueued")
 
 

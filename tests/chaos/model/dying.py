@@ -62,7 +62,9 @@ def _key(world: World, document: Document) -> LetterKey:
 def _is_same(letter: Document, document: Document) -> bool:
     """Tell whether *letter* is of the very death of *document*, not of one in the same instant before it came back."""
     is_open = "redriven_at" not in letter
-    return _life(letter) == _life(document) and (is_open or _redrives(letter) == _redrives(document))
+    is_same_attempt = letter.get("settled_by") == document.get("settled_by")
+    is_same_life = is_same_attempt and _life(letter) == _life(document)
+    return is_same_life and (is_open or _redrives(letter) == _redrives(document))
 
 
 def _redrives(document: Document) -> int:

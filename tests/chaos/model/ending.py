@@ -8,7 +8,7 @@ from typing import Any, assert_never
 
 from tests.chaos.model.world import Document, changed, error, logged, scheduled
 from tidemill.model import Cancelled, Failed, Outcome, Retried, Snoozed, Succeeded, Task
-from tidemill.settlement import Settlement
+from tidemill.store.outcomes import Settlement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

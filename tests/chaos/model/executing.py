@@ -11,17 +11,7 @@ from tests.chaos.model.ending import Ending, ended
 from tests.chaos.model.living import RETRIES, WAIT, quarantined
 from tests.chaos.model.world import Document, World, changed, due, is_count, wrong
 from tidemill.errors import Fail, Snooze
-from tidemill.model import (
-    LANES,
-    Cancelled,
-    Failed,
-    Failure,
-    Outcome,
-    Reason,
-    Retried,
-    Snoozed,
-    Succeeded,
-)
+from tidemill.model import LANES, Cancelled, Failed, Failure, Outcome, Reason, Retried, Snoozed, Succeeded
 from tidemill.registry import Registry
 
 NAP: Final = timedelta(minutes=1)

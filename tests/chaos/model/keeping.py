@@ -16,15 +16,17 @@ from tests.chaos.model.executing import NAMES
 from tests.chaos.model.settling import Settling
 from tests.chaos.model.world import LetterKey, World
 from tests.shelves import DOWN, TOO_LARGE, Shelf
-from tidemill.archive import Archives, Report, archive
-from tidemill.control import OptionsReader
-from tidemill.dead_letters.values import LetterId
-from tidemill.dead_letters.which import Which
-from tidemill.export import Exported, export
-from tidemill.purge import Purged, purge
-from tidemill.reclaim import Keeper, reclaim
-from tidemill.redrive import Plan, Redriven, Redriver, redrive
-from tidemill.retry import resolved
+from tidemill.control.queues import OptionsReader
+from tidemill.dead_letters.archive import ArchiveContext, Report, archive
+from tidemill.dead_letters.documents import DeadLetterId
+from tidemill.dead_letters.export import export
+from tidemill.dead_letters.export_format import ExportResult
+from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.dead_letters.purge import PurgeResult, purge
+from tidemill.dead_letters.redrive import redrive
+from tidemill.dead_letters.redrive_checks import RedriveContext, RedriveRequest, RedriveResult
+from tidemill.policy.retry import resolve_policy
+from tidemill.reclaim import ReclaimContext, reclaim
 
 
 class Half(random.Random):
@@ -72,10 +74,10 @@ class Keeping(Settling, Asking):
     def a_reclaim(self, a: int) -> Action:
         """Return a run of reclaim: after a tick, or after the death of somebody."""
         dead_owner, now = (*OWNERS, None, None)[a % 5], self.clock.now()
-        keeper = Keeper(
+        reclaim_context = ReclaimContext(
             tasks=self.tasks,
             clock=self.clock,
-            policy=lambda task: resolved(task, registered=None, deployment=POLICY),
+            policy=lambda task: resolve_policy(task, registered=None, deployment=POLICY),
             options=OptionsReader(self.db).options,
             adopt_as=living.ADOPT_AS,
             rng=Half(),
@@ -84,14 +86,14 @@ class Keeping(Settling, Asking):
         def agrees(report: dict[str, int], *_: World) -> str | None:
             for name in ("reclaimed", "failed", "cancelled", "expired", "adopted", "quarantined"):
                 self.count(f"reclaim: {name}", report[name])
-            wrong = {name: report[name] for name in ("raced", "stuck", "errors") if report[name]}
+            wrong = {name: report[name] for name in ("lost_race", "write_rejected", "errors") if report[name]}
             return f"a run of reclaim reports {wrong}" if wrong else None
 
         return Action(
             kind="reclaim",
             calls=11,
             name="reclaim" if dead_owner is None else f"reclaim from {dead_owner}",
-            do=lambda: reclaim(keeper, until=time.monotonic() + 60, dead_owner=dead_owner),
+            do=lambda: reclaim(reclaim_context, until=time.monotonic() + 60, dead_owner=dead_owner),
             steps=lambda world: [*reclaiming.reclaims(world, dead_owner=dead_owner, now=now)],
             agrees=agrees,
         )
@@ -99,7 +101,9 @@ class Keeping(Settling, Asking):
     def an_archive(self) -> Action:
         """Return a run of the archive without a bucket."""
         now = self.clock.now()
-        on = Archives(tasks=self.tasks, dead=self.dead, clock=self.clock, forgotten_after=returning.FORGOTTEN_AFTER)
+        on = ArchiveContext(
+            tasks=self.tasks, dead=self.dead, clock=self.clock, task_retention=returning.FORGOTTEN_AFTER
+        )
 
         def steps(world: World) -> Sequence[World]:
             completed = [*returning.completions(world, now=now)]
@@ -120,7 +124,7 @@ class Keeping(Settling, Asking):
         now = self.clock.now()
         self.shelf.always = (None, None, DOWN, TOO_LARGE)[a % 4]
 
-        def do() -> Exported:
+        def do() -> ExportResult:
             return export(self.dead, self.shelf.put, clock=self.clock, until=EVER, threads=1)
 
         def steps(world: World) -> Sequence[World]:
@@ -131,7 +135,7 @@ class Keeping(Settling, Asking):
                 return [world]
             return [dying.refused(world, open_ones, why=TOO_LARGE.code, now=now)]
 
-        def agrees(done: Exported, before: World, _: World) -> str | None:
+        def agrees(done: ExportResult, before: World, _: World) -> str | None:
             many = len(dying.unexported(before, now=now))
             told = (
                 done.exported if self.shelf.always is None else done.refused if self.shelf.always is TOO_LARGE else many
@@ -145,18 +149,18 @@ class Keeping(Settling, Asking):
         """Return a redrive of one letter, of a task's, or of all; at most a few."""
         now, limit, drop_expiry = self.clock.now(), (100, 1, 2)[b % 3], b % 2 == 0
         chosen = picked(sorted(self.world.letters), a) if a % 3 == 0 else None
-        ids = () if chosen is None else (LetterId(task=chosen[0], redrives=chosen[1]),)
-        on = Redriver(tasks=self.tasks, dead=self.dead, clock=self.clock, registered=lambda: NAMES)
+        ids = () if chosen is None else (DeadLetterId(task=chosen[0], redrives=chosen[1]),)
+        on = RedriveContext(tasks=self.tasks, dead=self.dead, clock=self.clock, registered=lambda: NAMES)
 
-        def do() -> Redriven:
-            plan = Plan(which=Which(ids=ids), drop_expiry=drop_expiry)
+        def do() -> RedriveResult:
+            plan = RedriveRequest(which=DeadLetterFilter(ids=ids), drop_expiry=drop_expiry)
             return redrive(on, plan, limit=limit, dry_run=False, until=EVER)
 
         def steps(world: World) -> Sequence[World]:
             keys = [key for key in _meant(world, chosen, now=now) if _is_open(world, key, now=now)]
             return [*returning.redrives(world, keys, names=NAMES, drop_expiry=drop_expiry, limit=limit, now=now)]
 
-        def agrees(done: Redriven, before: World, after: World) -> str | None:
+        def agrees(done: RedriveResult, before: World, after: World) -> str | None:
             back = [key for key, one in after.letters.items() if "redriven_at" in one]
             before_ = [key for key, one in before.letters.items() if "redriven_at" in one]
             self.count("redriven", done.redriven)
@@ -177,17 +181,17 @@ class Keeping(Settling, Asking):
         """Return the purge of one letter, or of all up to a limit."""
         now, limit = self.clock.now(), (1, 1, 1, 3)[a % 4]
         chosen = picked(sorted(self.world.letters), a) if a % 2 == 0 else None
-        ids = () if chosen is None else (LetterId(task=chosen[0], redrives=chosen[1]),)
+        ids = () if chosen is None else (DeadLetterId(task=chosen[0], redrives=chosen[1]),)
 
         def steps(world: World) -> Sequence[World]:
             free = [key for key in _meant(world, chosen, now=now) if "redrive_started_at" not in world.letters[key]]
             return [dying.purged(world, free[:limit])]
 
-        def then(done: Purged) -> None:
+        def then(done: PurgeResult) -> None:
             self.count("purged", done.purged)
 
-        def do() -> Purged:
-            return purge(self.dead, Which(ids=ids), limit=limit, dry_run=False, now=now, until=EVER)
+        def do() -> PurgeResult:
+            return purge(self.dead, DeadLetterFilter(ids=ids), limit=limit, dry_run=False, now=now, until=EVER)
 
         return Action(
             kind="purge",

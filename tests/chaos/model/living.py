@@ -11,7 +11,7 @@ from unittest.mock import ANY
 from tests.chaos.model.ending import ended, ending_of, refunded
 from tests.chaos.model.world import Document, World, changed, error, is_in_sight, scheduled
 from tidemill.model import Lease
-from tidemill.settlement import Settlement
+from tidemill.store.outcomes import Settlement
 
 FIRST_WAIT: Final = timedelta(seconds=2.5)
 """The wait after a first loss where the draw is one half."""

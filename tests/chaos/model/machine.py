@@ -17,7 +17,7 @@ from tests.chaos.model.base import PICK
 from tests.chaos.model.meddling import Meddling
 from tests.chaos.model.moves import INSTEAD, MOVES, NAMES
 from tidemill.model import LANES, Lease
-from tidemill.store.scans import Scan
+from tidemill.store.scan import Scan
 
 DAY: Final = timedelta(days=1)
 ROUNDS: Final = 12

@@ -13,22 +13,11 @@ from tests.chaos.model.base import picked
 from tests.chaos.model.claiming import Claiming
 from tests.chaos.model.executing import NAMES, admitted, retries_of
 from tests.chaos.model.world import World, changed, wrong
-from tidemill.admission import Limits, Release, Start, admit
-from tidemill.model import (
-    Cancelled,
-    Failed,
-    Failure,
-    Malformed,
-    Outcome,
-    Retried,
-    Run,
-    Snoozed,
-    Succeeded,
-    Task,
-)
-from tidemill.settlement import Settlement
-from tidemill.store import settles
-from tidemill.store.settles import Verdict
+from tidemill.model import Cancelled, Failed, Failure, Malformed, Outcome, Retried, Run, Snoozed, Succeeded, Task
+from tidemill.policy.admission import Limits, Release, Start, admit
+from tidemill.store import settle
+from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import SettleResult
 
 WAITS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 0.1, 60, 3600))
 SECOND: Final = timedelta(seconds=1)
@@ -100,7 +89,7 @@ class Settling(Claiming):
         return Action(
             kind="release",
             name=f"release {len(some)}",
-            do=lambda: settles.release(self.tasks, some, now=now),
+            do=lambda: settle.release(self.tasks, some, now=now),
             steps=lambda world: [living.released(world, pairs, now=now)],
             agrees=agrees,
         )
@@ -121,7 +110,7 @@ class Settling(Claiming):
         return Action(
             kind="extend",
             name=f"extend {len(some)}",
-            do=lambda: settles.extend(self.tasks, some, until=until),
+            do=lambda: settle.extend(self.tasks, some, until=until),
             steps=lambda world: [living.extended(world, pairs, until=until)],
             agrees=agrees,
         )
@@ -132,7 +121,7 @@ class Settling(Claiming):
     def _settles(self, some: Sequence[Settlement], how: str) -> Action:
         now = self.clock.now()
 
-        def agrees(verdict: Verdict, before: World, after: World) -> str | None:
+        def agrees(verdict: SettleResult, before: World, after: World) -> str | None:
             mine = [one for one in some if living.is_held(before, one) or living.is_known(after, one)]
             self.count("settled", len([one for one in some if living.is_held(before, one)]))
             self.count("settled late", len(some) - len(mine))
@@ -143,7 +132,7 @@ class Settling(Claiming):
                 )
             return None
 
-        def then(_: Verdict) -> None:
+        def then(_: SettleResult) -> None:
             self.over = [*self.over, *some][-20:]
             self.held = [one for one in self.held if not any(one is two.task for two in some)] + [
                 one.task for one in some[:1] if len(self.over) % 3 == 0
@@ -153,7 +142,7 @@ class Settling(Claiming):
         return Action(
             kind="settle",
             name=f"settle {how} {told}",
-            do=lambda: settles.settle(self.tasks, some, now=now),
+            do=lambda: settle.settle(self.tasks, some, now=now),
             steps=lambda world: [living.settled(world, some, now=now)],
             agrees=agrees,
             then=then,

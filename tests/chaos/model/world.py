@@ -79,7 +79,7 @@ def error(code: str, *, now: datetime, message: Any = ANY) -> dict[str, Any]:
 
 def logged(document: Document, status: str) -> list[Any]:
     """Return the execution log with one more line: the first and the newest are kept."""
-    line = {"attempt": max(document["attempts"] - 1, 0), "status": status} | dict.fromkeys(
+    line = {"attempt": max(document["attempts"], 1), "status": status} | dict.fromkeys(
         ("started_at", "duration_ms", "note"), ANY
     )
     before = document.get("attempt_log")

@@ -27,7 +27,7 @@ from tests.chaos.replica_set.traces import runs
 from tests.waiting import eventually
 from tidemill import indexes
 from tidemill.clock import ServerClock
-from tidemill.executor.life import LEASE_GRACE
+from tidemill.executor.lifetime import LEASE_GRACE
 
 DATABASE: Final = "chaos"
 TASK_SEC: Final = 2.0
@@ -37,7 +37,12 @@ LIFE: Final = timedelta(seconds=16)
 LEASE_SEC: Final = (LIFE + LEASE_GRACE).total_seconds() + 5.0
 """What is held by an executor of whose death nobody hears is due again after so long, and the jitter of a loss."""
 
-PATIENCE_SEC: Final = 20.0
+QUIET_WITHIN_SEC: Final = 8 * LEASE_SEC
+"""Bounds a hang: after the last fault one lease and the tasks that are left have to pass, on a busy machine slowly."""
+
+REGISTERED_WITHIN_SEC: Final = 120.0
+"""Bounds a hang, too: the first executor has to start."""
+
 LAST_SEC: Final = 2.0
 """Kept of the time for the verdict."""
 
@@ -66,7 +71,7 @@ def attack(*, seconds: float, seed: int) -> Found:
     """Attack for *seconds*, and return what was found.
 
     Raises:
-        TimeoutError: The servers do not come back, which says nothing of Tidemill.
+        TimeoutError: The servers do not come back, which says nothing of Tidemill; likewise `ServerEndedError`.
     """
     started = time.monotonic()
     scale = FULL if seconds >= LONG_SEC else QUICK
@@ -121,7 +126,7 @@ class _Attack:
             faults = self._attacked(callers, until=attacked_until)
             elections = self._servers.term() - first_term
             calm_at = time.monotonic()
-            self._calm(callers, until=max(self._until, calm_at + LEASE_SEC))
+            self._calm(callers, until=calm_at + QUIET_WITHIN_SEC)
             calm_sec = time.monotonic() - calm_at
         found = self._judged()
         found.faults.update(faults)
@@ -145,7 +150,7 @@ class _Attack:
 
     def _wait_for_names(self) -> None:
         """Return once an executor has registered its functions: over HTTP no other name is taken."""
-        if not eventually(lambda: self._db["task_types"].find_one() is not None, within=PATIENCE_SEC):
+        if not eventually(lambda: self._db["task_types"].find_one() is not None, within=REGISTERED_WITHIN_SEC):
             raise TimeoutError("no executor registered its functions")
 
     def _attacked(self, callers: Callers, *, until: float) -> Counter[str]:

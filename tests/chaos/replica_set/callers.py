@@ -21,7 +21,7 @@ from tests.chaos.replica_set.container import Raised, Returned
 from tests.chaos.replica_set.ledger import BASE_SEC, MAX_SEC, Ledger, Wanted
 from tests.functions import calls
 from tidemill import Queue, TidemillError, UnavailableError
-from tidemill.policies import Backoff, RetryPolicy
+from tidemill.model import Backoff, RetryPolicy
 
 CALLERS: Final = 4
 ANSWER_WITHIN: Final = timedelta(seconds=10)

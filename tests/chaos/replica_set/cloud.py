@@ -139,7 +139,7 @@ def _counted(answer: Answer) -> dict[str, int]:
     match answer:
         case Returned(answer=report):
             counts = {name: count for name, count in report.items() if isinstance(count, int)}
-            return counts | ({"turned away": 1} if report.get("skipped") == "seats" else {})
+            return counts | ({"turned away": 1} if report.get("skipped") == "executor_slots" else {})
         case Raised(kind=kind):
             return {f"raised {kind}": 1}
         case Died(how=how):

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from tests.chaos.replica_set.traces import Run
-from tidemill.settlement import LOG_LINES
+from tidemill.store.outcomes import MAX_LOG_LINES
 
 UNCOUNTED: Final = "not counted"
 SLACK_SEC: Final = 0.25
@@ -72,7 +72,7 @@ def _of_runs(document: Mapping[str, Any], runs: Sequence[Run]) -> Iterator[str]:
     name = f"{document['_id']} ({document['name']})"
     if document["status"] == "done" and not runs:
         yield f"{name} is done and has never run"
-    if len(document["attempt_log"]) < LOG_LINES and len(runs) > len(document["attempt_log"]):
+    if len(document["attempt_log"]) < MAX_LOG_LINES and len(runs) > len(document["attempt_log"]):
         yield f"{name} ran {len(runs)} times, and its log tells of {len(document['attempt_log'])}"
     for index, first in enumerate(runs):
         for second in runs[index + 1 :]:
@@ -96,7 +96,7 @@ def _was_lost(document: Mapping[str, Any], first: Run, second: Run) -> bool:
 def _of_refunds(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield losses of a worker that were counted wrongly: the first is not, each that follows is, up to an own end."""
     log = document["attempt_log"]
-    if len(log) >= LOG_LINES:
+    if len(log) >= MAX_LOG_LINES:
         return
     has_crashed = False
     for line in log:
@@ -113,7 +113,7 @@ def _is_about(line: Mapping[str, Any], run: Run) -> bool:
     """Tell whether a line of the log may tell of *run*: a lost one begins with the claim, others with the run."""
     begins = line["started_at"].timestamp() - SLACK_SEC
     ends = _taken_at(line) if line["status"] == "lost" else begins + SLACK_SEC
-    return bool(line["attempt"] == run.attempt - 1 and begins <= run.began_at <= ends + SLACK_SEC)
+    return bool(line["attempt"] == run.attempt and begins <= run.began_at <= ends + SLACK_SEC)
 
 
 def _taken_at(line: Mapping[str, Any]) -> float:

@@ -6,25 +6,28 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+import psutil
 import pymongo
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from tests.chaos.replica_set.stable import Stable
 from tests.waiting import eventually
-from tidemill.testing._mongod_guard import free_ports
-from tidemill.testing.mongod import FLAGS, find_mongod, parent_folder
+from tidemill.testing._mongod_guard import free_ports, select_last_lines
+from tidemill.testing.mongod import FLAGS, choose_parent_folder, find_mongod
 
 NAME: Final = "chaos"
 MEMBERS: Final = 3
-ELECTED_WITHIN_SEC: Final = 30.0
+WHOLE_WITHIN_SEC: Final = 120.0
+"""Bounds a hang: an election takes a second, and beside busy loops four."""
+
 SETTINGS: Final = {
     "electionTimeoutMillis": 500,
     "heartbeatIntervalMillis": 100,
@@ -58,17 +61,20 @@ class Member:
             return int(self.client.admin.command("replSetGetStatus")["term"])
         return 0
 
-    def is_member(self) -> bool:
-        """Tell whether it is the primary or follows one."""
-        hello = self.hello()
-        return bool(hello.get("isWritablePrimary") or hello.get("secondary"))
+    def has_ended(self) -> bool:
+        """Tell whether its process is gone."""
+        return not psutil.pid_exists(self.pid)
+
+
+class ServerEndedError(Exception):
+    """A server ended that nobody has killed: it does not come back, and no wait helps."""
 
 
 class Servers:
     """The three of them, while this is open: nothing of them is left after it, or after this process."""
 
     def __init__(self) -> None:
-        self._stable = Stable(parent_folder())
+        self._stable = Stable(choose_parent_folder())
         self._binary = str(find_mongod())
         self.members: list[Member] = []
 
@@ -126,20 +132,32 @@ class Servers:
             member.pid = self._started(member.port)
 
     def is_whole(self) -> bool:
-        """Tell whether there is a primary that all others follow."""
-        return all(member.is_member() for member in self.members) and self.primary() is not None
+        """Tell whether all agree on a primary, which knows that it is, and all others follow it."""
+        hellos = [member.hello() for member in self.members]
+        primaries = {hello.get("primary") for hello in hellos}
+        states = sorted(_state(hello) for hello in hellos)
+        return len(primaries) == 1 and states == ["primary", *["secondary"] * (MEMBERS - 1)]
 
-    def wait_until_whole(self, *, within: float = ELECTED_WITHIN_SEC) -> None:
+    def wait_until_whole(self, *, within: float = WHOLE_WITHIN_SEC) -> None:
         """Return once it is whole.
 
         Raises:
-            TimeoutError: It does not get whole.
+            ServerEndedError: A server is gone; the message has the end of its log.
+            TimeoutError: It does not get whole; the message has what each server says of itself.
         """
         end = time.monotonic() + within
         while not self.is_whole():
+            self._require_processes()
             if time.monotonic() > end:
-                raise TimeoutError(f"the replica set was not whole within {within:g} s")
+                states = ", ".join(f"{member.port} {_state(member.hello())}" for member in self.members)
+                raise TimeoutError(f"the replica set was not whole within {within:g} s: {states}")
             time.sleep(0.05)
+
+    def _require_processes(self) -> None:
+        for member in self.members:
+            if member.has_ended():
+                log = (self.folder / str(member.port) / "log").read_text(errors="replace")
+                raise ServerEndedError(f"the server on port {member.port} ended by itself: {select_last_lines(log)}")
 
     def _started(self, port: int) -> int:
         flags = (*FLAGS, "--replSet", NAME, "--oplogSize", "64", "--bind_ip", "127.0.0.1", "--port", str(port))
@@ -147,12 +165,19 @@ class Servers:
 
     def _initiate(self) -> None:
         for member in self.members:
-            if not eventually(lambda member=member: bool(member.hello()), within=ELECTED_WITHIN_SEC):  # type: ignore[misc]
+            if not eventually(lambda member=member: bool(member.hello()), within=WHOLE_WITHIN_SEC):  # type: ignore[misc]
                 raise TimeoutError(f"the server on port {member.port} did not answer")
         members = [{"_id": number, "host": f"127.0.0.1:{one.port}"} for number, one in enumerate(self.members)]
         config = {"_id": NAME, "members": members, "settings": SETTINGS}
         self.members[0].client.admin.command("replSetInitiate", config)
         self.wait_until_whole()
+
+
+def _state(hello: Mapping[str, Any]) -> str:
+    """Return what a server says that it is."""
+    if not hello:
+        return "does not answer"
+    return "primary" if hello.get("isWritablePrimary") else "secondary" if hello.get("secondary") else "neither"
 
 
 def _distinct(ports: Iterator[int]) -> Iterator[int]:

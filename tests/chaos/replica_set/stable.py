@@ -36,7 +36,10 @@ class Stable:
         self.folder = Path(cast("IO[bytes]", self._process.stdout).readline().decode().rstrip("\n"))
 
     def start(self, name: str, command: list[str]) -> int:
-        """Start a server, anew in the folder that it had before, and return its process id."""
+        """Start a server, anew in the folder that it had before, and return its process id.
+
+        The process that it had before is killed first, and is gone: until then it holds the port and the folder.
+        """
         orders, answers = self._process.stdin, self._process.stdout
         cast("IO[bytes]", orders).write(json.dumps([name, command]).encode() + b"\n")
         cast("IO[bytes]", orders).flush()
@@ -53,17 +56,19 @@ def main(parent: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the servers would inherit
     with tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent, ignore_cleanup_errors=True) as folder:
-        started = []
+        started: dict[str, subprocess.Popen[Any]] = {}
         print(folder, flush=True)  # noqa: T201 - the first answer
         for order in iter(sys.stdin.readline, ""):
-            started.append(_started(Path(folder), *json.loads(order)))
-            print(started[-1].pid, flush=True)  # noqa: T201 - the answer
-        for process in started:
-            process.kill()
-            process.wait()
+            name, command = json.loads(order)
+            if name in started:
+                _end(started[name])
+            started[name] = _start(Path(folder), name, command)
+            print(started[name].pid, flush=True)  # noqa: T201 - the answer
+        for process in started.values():
+            _end(process)
 
 
-def _started(folder: Path, name: str, command: list[str]) -> subprocess.Popen[Any]:
+def _start(folder: Path, name: str, command: list[str]) -> subprocess.Popen[Any]:
     own = folder / name
     own.mkdir(exist_ok=True)
     with (own / "log").open("ab") as log:
@@ -72,6 +77,11 @@ def _started(folder: Path, name: str, command: list[str]) -> subprocess.Popen[An
         )
     threading.Thread(target=process.wait, daemon=True).start()  # it will be killed: leave no zombie
     return process
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    process.kill()
+    process.wait()
 
 
 if __name__ == "__main__":

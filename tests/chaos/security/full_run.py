@@ -175,7 +175,7 @@ def _look_around(good: Container, heard: Heard) -> None:
         *(("ops", "queue", "ls"), ("ops", "queue", "status", "default"), ("ops", "task", "ls"), ("ops", "stats")),
         *(("ops", "task", "show", heard.accepted[0]), ("ops", "task", "show", "--json", heard.accepted[0])),
         *(("ops", "task", "explain", one), ("dlq", "show", one), ("dlq", "show", "--json", one), ("dlq", "ls")),
-        *(("dlq", "ls", "--letters", "--json"), ("dlq", "export"), ("work", "--until-empty"), ("indexes",)),
+        *(("dlq", "ls", "--items", "--json"), ("dlq", "export"), ("work", "--until-empty"), ("indexes",)),
     ):
         good.command(*arguments)
         heard.calls += 1

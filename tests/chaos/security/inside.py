@@ -11,14 +11,11 @@ import os
 import sys
 from typing import Any, Final
 
-from pymongo import MongoClient
-
 from tests.functions.calls import FUNCTIONS, app
-from tidemill import bootstrap
+from tests.functions.warm import cool_down
 from tidemill.cli import main as command
 from tidemill.testing import FakeContext
 
-_CACHED: Final = [value for value in vars(bootstrap).values() if hasattr(value, "cache_clear")]
 LOG: Final = "log"
 TERMINAL: Final = "terminal"
 
@@ -65,13 +62,7 @@ def _commanded(arguments: list[str]) -> dict[str, Any]:
 def _start_cold(environment: dict[str, str]) -> dict[str, Any]:
     """Take on *environment*, as the first call of a new container would; where it debugs, every logger says all."""
     os.environ.update(environment)
-    for cached in _CACHED:
-        cached.cache_clear()
-    while bootstrap._clients:
-        client: MongoClient[Any] = bootstrap._clients.pop()
-        client.close()
-    while bootstrap._nurseries:
-        bootstrap._nurseries.pop().close()
+    cool_down()
     if os.environ["POWERTOOLS_DEBUG"] == "true":
         _listen_to_all()
     return {}

@@ -23,7 +23,7 @@ from tests.functions.calls import Answer, answer, request
 from tidemill import Queue, indexes
 from tidemill.clock import ServerClock
 from tidemill.documents import DEAD_LETTERS
-from tidemill.store import open_tasks
+from tidemill.store.connection import open_tasks
 
 DATABASE: Final = "attacked"
 KEY: Final = "order-7"

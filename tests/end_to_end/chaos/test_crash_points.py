@@ -18,10 +18,11 @@ from tests.chaos.crash_points.operating import EVENTS
 from tests.chaos.crash_points.run import Campaign
 from tests.chaos.crash_points.scenario import Scenario, nothing, traced_act
 from tests.chaos.crash_points.world import World, a_world
-from tidemill import control, retry
+from tidemill import reclaim
+from tidemill.admin.api import OPERATIONS
+from tidemill.control import semaphores
 from tidemill.model import Failure, Retried, Task
-from tidemill.operations import OPERATIONS
-from tidemill.reclaim import lost_tasks
+from tidemill.policy import retry
 
 SEED = 20260701
 SAMPLE = 20
@@ -65,10 +66,8 @@ def test_there_is_one_for_every_operation_and_what_is_left_out_is_there() -> Non
 
 
 def test_places_that_write_are_known_by_name() -> None:
-    within = "enqueueing/recurring.py:_stored.<locals>.together"
-
-    assert {"store/claims.py:take", "store/sweeps.py:expire", "buckets.py:Bucket._put", within} <= sites.writing()
-    assert not {"store/lookups.py:get", "retry.py:backoff"} & sites.writing()
+    assert {"store/claims.py:take", "enqueue/recurring.py:_store", "aws/s3.py:Bucket._put"} <= sites.writing()
+    assert not {"store/tasks.py:get", "policy/retry.py:backoff"} & sites.writing()
 
 
 def _two_steps(world: World) -> None:
@@ -97,7 +96,7 @@ def test_a_bystander_of_a_crash_that_loses_an_attempt_is_found_out(
     def count_it(_: Task, __: Any, *, now: datetime, **___: Any) -> Retried:
         return Retried(failure=Failure(message="lost", code="lost", by_function=False), next_retry_at=now)
 
-    monkeypatch.setattr(lost_tasks, "after_loss", count_it)
+    monkeypatch.setattr(reclaim, "decide_after_loss", count_it)
 
     assert "attempts 2, not 1" in broken(world, executing.SCENARIOS[0])
 
@@ -109,7 +108,7 @@ def test_a_bystander_of_a_crash_that_waits_for_long_is_found_out(world: World, m
 
 
 def test_what_the_dead_keep_is_found_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "let_go", lambda *_: None)
+    monkeypatch.setattr(semaphores, "release_all", lambda *_: None)
     [scenario] = [one for one in keeping.SCENARIOS if one.name == "what the dead held"]
 
-    assert "the dead still hold seats" in broken(world, scenario)
+    assert "the dead still hold executor_slots" in broken(world, scenario)

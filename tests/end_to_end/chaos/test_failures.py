@@ -57,6 +57,16 @@ def test_what_comes_too_late_is_noticed_too(world: World) -> None:
     assert (cell.command, cell.answer, cell.effect, cell.wrong) == ("findAndModify tasks", "503", "all", ())
 
 
+def test_the_drivers_own_look_at_the_server_is_never_what_fails(world: World) -> None:
+    lost = next(kind for kind in KINDS if kind.name == "reply lost")
+    case = _named("invoked directly")
+    hello = commands(world, case).index("hello") + 1
+
+    cell = tried(world, case, Shot(number=hello, kind=lost, times=2))
+
+    assert (cell.command, cell.hits, cell.answer) == ("hello", 2, "503")
+
+
 def test_a_use_case_that_says_too_much_is_found_out(world: World) -> None:
     def careless(world: World) -> object:
         try:
@@ -82,7 +92,7 @@ def test_a_use_case_that_leaves_a_part_is_found_out(world: World) -> None:
     case = replace(_named("enqueue many"), run=in_parts)
     closed = next(kind for kind in KINDS if kind.column == "interrupted")
 
-    cell = tried(world, case, Shot(number=4, kind=closed, times=1))
+    cell = tried(world, case, Shot(number=5, kind=closed, times=1))
 
     assert (cell.answer, cell.wrong) == ("503", ("there is a part of its effect",))
 

@@ -31,6 +31,7 @@ class Function:
         log_format: ``JSON`` or ``Text``.
         log_level: Of what is logged in JSON, the lowest level.
         role: ARN of the role it runs as.
+        allows_recursion: Whether recursive loop detection lets it be invoked in a chain as often as it likes.
     """
 
     logical: str
@@ -45,6 +46,7 @@ class Function:
     log_level: str
     variables: Mapping[str, str]
     role: str
+    allows_recursion: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +60,24 @@ class Asynchronous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A schedule: what it sends to which function, and as whom."""
+    """A schedule: what it sends to which function, and as whom; and to which queue what it cannot deliver."""
 
     logical: str
     is_enabled: bool
     target: str
     role: str
     payload: str
+    aside: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A queue that Lambda reads for a function."""
+
+    queue: str
+    function: str
+    batch_size: int
+    concurrency: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +95,7 @@ class Deployment:
     functions: Mapping[str, Function]
     asynchronous: Mapping[str, Asynchronous]
     schedules: Mapping[str, Schedule]
+    sources: tuple[Source, ...]
     statements: Mapping[str, list[Statement]]
     routes: Mapping[tuple[str, str], str]
 
@@ -107,6 +121,7 @@ def read(template: Mapping[str, Any], parameters: Mapping[str, str], *, name: st
             for one in stack.of_type("AWS::Lambda::EventInvokeConfig").values()
         },
         schedules=_schedules(stack),
+        sources=_sources(stack),
         statements=permissions.by_role(stack),
         routes=_routes(stack, functions),
     )
@@ -147,6 +162,7 @@ def _functions(stack: Stack) -> dict[str, Function]:
             log_level=one["LoggingConfig"].get("ApplicationLogLevel", "INFO"),
             variables={name: str(value) for name, value in one["Environment"]["Variables"].items()},
             role=one["Role"],
+            allows_recursion=one.get("RecursiveLoop", "Terminate") == "Allow",
         )
         for logical, one in stack.of_type("AWS::Lambda::Function").items()
     }
@@ -160,9 +176,25 @@ def _schedules(stack: Stack) -> dict[str, Schedule]:
             target=one["Target"]["Arn"],
             role=one["Target"]["RoleArn"],
             payload=one["Target"]["Input"],
+            aside=one["Target"].get("DeadLetterConfig", {}).get("Arn"),
         )
         for logical, one in stack.of_type("AWS::Scheduler::Schedule").items()
     }
+
+
+def _sources(stack: Stack) -> tuple[Source, ...]:
+    names = {stack.name_of(logical): logical for logical in stack.of_type("AWS::Lambda::Function")}
+    sources = stack.of_type("AWS::Lambda::EventSourceMapping").values()
+    assert all(one["FunctionResponseTypes"] == ["ReportBatchItemFailures"] for one in sources)
+    return tuple(
+        Source(
+            queue=one["EventSourceArn"],
+            function=names[one["FunctionName"]],
+            batch_size=int(one["BatchSize"]),
+            concurrency=int(one["ScalingConfig"]["MaximumConcurrency"]),
+        )
+        for one in sources
+    )
 
 
 def _routes(stack: Stack, functions: Mapping[str, Function]) -> dict[tuple[str, str], str]:

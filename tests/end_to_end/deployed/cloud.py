@@ -8,15 +8,16 @@ import threading
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from tests.cloudformation.intrinsics import REGION
 from tests.end_to_end.deployed.built import Asynchronous, Deployment, Function, Schedule
+from tests.end_to_end.deployed.chains import MAX_INVOCATIONS, count_invocations, extend_trace, new_trace
 from tests.end_to_end.deployed.container import Container, End, Ended, Invocation
 from tests.end_to_end.deployed.permissions import allowed
 
@@ -65,6 +66,8 @@ class Cloud:
         reports: One for each invocation that ended.
         handed_over: Records of failures, each with the ARN of its destination.
         undelivered: Those whose destination the function's role does not allow.
+        queue: Takes a message to a queue, by its ARN.
+        dies: Whether the container dies between the work of a function and its answer, by logical id and event.
     """
 
     deployment: Deployment
@@ -75,6 +78,8 @@ class Cloud:
     reports: list[Report] = field(default_factory=list)
     handed_over: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     undelivered: list[dict[str, Any]] = field(default_factory=list)
+    queue: Callable[[str, str], None] = lambda *_: None
+    dies: Callable[[str, bytes], bool] = lambda *_: False
     _idle: defaultdict[str, list[Container]] = field(default_factory=lambda: defaultdict(list))
     _all: list[Container] = field(default_factory=list)
     _started: Counter[str] = field(default_factory=Counter)
@@ -93,28 +98,45 @@ class Cloud:
                 return one
         raise KeyError(name)
 
-    def invoke(self, name: str, event: Any = None, *, request_id: str | None = None) -> Answer:
-        """Invoke a function and wait for its answer."""
+    def stops(self, name: str, trace: str) -> bool:
+        """Tell whether recursive loop detection stops one more invocation of a function in the chain of *trace*."""
+        function = self.function(name)
+        return not function.allows_recursion and count_invocations(trace, function.arn) >= MAX_INVOCATIONS
+
+    def invoke(
+        self, name: str, event: Any = None, *, request_id: str | None = None, trace: str | None = None
+    ) -> Answer:
+        """Invoke a function and wait for its answer; without a *trace* a chain begins here."""
         function = self.function(name)
         payload = event if isinstance(event, bytes) else json.dumps({} if event is None else event).encode()
         invocation = Invocation(
-            request_id=request_id or str(uuid.uuid4()), arn=function.arn, payload=payload, timeout=function.timeout
+            request_id=request_id or str(uuid.uuid4()),
+            arn=function.arn,
+            payload=payload,
+            timeout=function.timeout,
+            trace=extend_trace(trace or new_trace(), function.arn),
         )
         container = self._container(function)
         ended = container.run(invocation)
+        if ended.how == "response" and self.dies(function.logical, payload):
+            container.stop()
+            ended = replace(ended, how="exit", content=b'{"errorType": "Runtime.ExitError"}')
         self._note(function, container, invocation, ended)
         error = None if ended.how == "response" else "Unhandled"
         return Answer(request_id=invocation.request_id, error=error, content=ended.content)
 
-    def send(self, name: str, event: Any) -> Future[Answer]:
-        """Invoke a function asynchronously; the future has what the last try led to."""
+    def send(self, name: str, event: Any, *, trace: str | None = None) -> Future[Answer]:
+        """Invoke a function asynchronously; the future has what the last try led to.
+
+        Without a *trace* a chain begins here. Where the chain is stopped, the future is cancelled.
+        """
         function, done = self.function(name), Future[Answer]()
         with self._lock:
             if self._is_closed:  # by a container that is about to end
                 done.cancel()
                 return done
             self._under_way.add(done)
-        threading.Thread(target=self._deliver, args=(function, event, done), daemon=True).start()
+        threading.Thread(target=self._deliver, args=(function, event, trace or new_trace(), done), daemon=True).start()
         return done
 
     def tick(self, function: str) -> Future[Answer]:
@@ -230,12 +252,17 @@ class Cloud:
             if ended.how in {"response", "error"}:
                 self._idle[function.logical].append(container)
 
-    def _deliver(self, function: Function, event: Any, done: Future[Answer]) -> None:
+    def _deliver(self, function: Function, event: Any, trace: str, done: Future[Answer]) -> None:
         how = self.deployment.asynchronous.get(function.name, Asynchronous())
         try:
-            answer = self._tried(function, event, tries=1 + how.retries)
-            if answer.error is not None and how.on_failure is not None and not self._is_closed:
-                self._hand_over(function, how.on_failure, _failure(function, event, answer, tries=1 + how.retries))
+            if self.stops(function.name, trace):
+                self._hand_over(function, how.on_failure, _stopped(function, event), trace=trace)
+                done.cancel()
+                return
+            answer = self._tried(function, event, tries=1 + how.retries, trace=trace)
+            if answer.error is not None and not self._is_closed:
+                record = _failure(function, event, answer, tries=1 + how.retries)
+                self._hand_over(function, how.on_failure, record, trace=extend_trace(trace, function.arn))
             done.set_result(answer)
         except ClosedError:
             done.cancel()
@@ -246,33 +273,56 @@ class Cloud:
             with self._lock:
                 self._under_way.discard(done)
 
-    def _tried(self, function: Function, event: Any, *, tries: int) -> Answer:
+    def _tried(self, function: Function, event: Any, *, tries: int, trace: str) -> Answer:
         """Invoke it until it succeeds, under one request id, as Lambda does; return the last answer."""
-        answer = self.invoke(function.name, event)
+        answer = self.invoke(function.name, event, trace=trace)
         for _ in range(tries - 1):
             if answer.error is None or self._is_closed:
                 break
             time.sleep(BEFORE_RETRY_SEC)
-            answer = self.invoke(function.name, event, request_id=answer.request_id)
+            answer = self.invoke(function.name, event, request_id=answer.request_id, trace=trace)
         return answer
 
-    def _hand_over(self, function: Function, destination: str, record: dict[str, Any]) -> None:
-        """Send the record of a failure where it belongs, as the function's own role."""
+    def _hand_over(self, function: Function, destination: str | None, record: dict[str, Any], *, trace: str) -> None:
+        """Send the record of a failure where it belongs, if anywhere, as the function's own role."""
+        if destination is None:
+            return
         to_queue = destination.split(":")[2] == "sqs"
         action = "sqs:SendMessage" if to_queue else "lambda:InvokeFunction"
         if not allowed(self.deployment.statements[function.role], action, destination):
             self.undelivered.append(record)
             return
         self.handed_over.append((destination, record))
-        if not to_queue:
-            self.send(destination, record)
+        if to_queue:
+            self.queue(destination, json.dumps(record))
+        else:
+            self.send(destination, record, trace=trace)
+
+
+def _stopped(function: Function, event: Any) -> dict[str, Any]:
+    """Return the record of an event that Lambda dropped before it was run.
+
+    AWS documents no condition for a stopped chain; the name here is ours. Of an event that was never run there is no
+    response.
+    """
+    return {
+        "version": "1.0",
+        "timestamp": _now(),
+        "requestContext": {
+            "requestId": str(uuid.uuid4()),
+            "functionArn": f"{function.arn}:$LATEST",
+            "condition": "RecursiveInvocation",
+            "approximateInvokeCount": 0,
+        },
+        "requestPayload": event,
+    }
 
 
 def _failure(function: Function, event: Any, answer: Answer, *, tries: int) -> dict[str, Any]:
     """Return what Lambda tells the destination of a failure; ``events/execute_failed.json`` is one."""
     return {
         "version": "1.0",
-        "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "timestamp": _now(),
         "requestContext": {
             "requestId": answer.request_id,
             "functionArn": f"{function.arn}:$LATEST",
@@ -283,6 +333,10 @@ def _failure(function: Function, event: Any, answer: Answer, *, tries: int) -> d
         "responseContext": {"statusCode": 200, "executedVersion": "$LATEST", "functionError": "Unhandled"},
         "responsePayload": answer.value,
     }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _no_json(constant: str) -> None:

@@ -36,6 +36,7 @@ class Deploy(Protocol):
         *,
         timeouts: Mapping[str, float] | None = None,
         variables: Mapping[str, Mapping[str, str]] | None = None,
+        allows_recursion: bool = True,
         **parameters: str,
     ) -> StackAtWork:
         """Return the stack, on a database of its own."""
@@ -111,6 +112,7 @@ def deploying(
         *,
         timeouts: Mapping[str, float] | None = None,
         variables: Mapping[str, Mapping[str, str]] | None = None,
+        allows_recursion: bool = True,
         **parameters: str,
     ) -> StackAtWork:
         name = f"tidemill-{uuid.uuid4().hex[:8]}"
@@ -120,7 +122,9 @@ def deploying(
         outputs.mkdir()
         read = built.read(template, chosen, name=name)
         cloud = Cloud(
-            deployment=changed(read, timeouts=timeouts or {}, variables=variables or {}),
+            deployment=changed(
+                read, timeouts=timeouts or {}, variables=variables or {}, allows_recursion=allows_recursion
+            ),
             code=code,
             outputs=outputs,
             python=PYTHON,

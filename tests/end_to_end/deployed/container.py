@@ -24,12 +24,13 @@ End: TypeAlias = Literal["response", "error", "exit", "timeout", "init"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """What a function is asked."""
+    """What a function is asked; *trace* is the value of the header ``X-Amzn-Trace-Id``."""
 
     request_id: str
     arn: str
     payload: bytes
     timeout: float
+    trace: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +202,7 @@ def _headers(invocation: Invocation) -> dict[str, str]:
         "Lambda-Runtime-Aws-Request-Id": invocation.request_id,
         "Lambda-Runtime-Deadline-Ms": str(int((time.time() + invocation.timeout) * 1000)),
         "Lambda-Runtime-Invoked-Function-Arn": invocation.arn,
-        "Lambda-Runtime-Trace-Id": "Root=1-692825d2-5e7f6a3b2c1d0e9f8a7b6c52;Parent=53995c3f42cd8ad8;Sampled=0",
+        "Lambda-Runtime-Trace-Id": invocation.trace,
     }
 
 

@@ -15,6 +15,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
+from tests.cloudformation.intrinsics import ACCOUNT, REGION
 from tests.end_to_end.deployed.cloud import Cloud
 from tests.end_to_end.deployed.permissions import allowed
 
@@ -90,14 +91,17 @@ class Endpoint:
         cloud = self._cloud_of(arn)
         if cloud is None:
             return _refusal("ResourceNotFoundException", status=404)
+        trace = request.headers.get("X-Amzn-Trace-Id")
         match request.headers.get("X-Amz-Invocation-Type", "RequestResponse"):
             case "DryRun":
                 return Response(status=204)
             case "Event":
-                cloud.send(arn, json.loads(request.data or b"{}"))
+                cloud.send(arn, json.loads(request.data or b"{}"), trace=trace)
                 return Response(status=202)
+            case _ if trace is not None and cloud.stops(arn, trace):
+                return _refusal("RecursiveInvocationException", status=400)
             case _:
-                answer = cloud.invoke(arn, request.data or b"{}")
+                answer = cloud.invoke(arn, request.data or b"{}", trace=trace)
                 error = {} if answer.error is None else {"X-Amz-Function-Error": answer.error}
                 return Response(answer.content, status=200, headers={"X-Amz-Executed-Version": "$LATEST", **error})
 
@@ -121,6 +125,11 @@ class Endpoint:
         action = request.headers["X-Amz-Target"].rpartition(".")[2]
         return f"secretsmanager:{action}", str(json.loads(request.data).get("SecretId"))
 
+    def _sqs(self, request: Request) -> tuple[str, str]:
+        asked = json.loads(request.data)
+        name = asked.get("QueueName") or str(asked.get("QueueUrl")).rpartition("/")[2]
+        return f"sqs:{request.headers['X-Amz-Target'].rpartition('.')[2]}", f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}"
+
 
 class _Quiet(WSGIRequestHandler):
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - werkzeug's name
@@ -139,4 +148,5 @@ _ACTIONS: Final[Mapping[str, Callable[[Endpoint, Request], tuple[str, str]]]] = 
     "lambda": Endpoint._lambda,
     "s3": Endpoint._s3,
     "secretsmanager": Endpoint._secrets,
+    "sqs": Endpoint._sqs,
 }

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -16,9 +17,11 @@ from bson import ObjectId
 from pymongo.database import Database
 
 from tests.cloudformation.intrinsics import REGION
-from tests.end_to_end.deployed.built import Deployment, Function
+from tests.end_to_end.deployed.built import Deployment, Function, Schedule
 from tests.end_to_end.deployed.cloud import Cloud
 from tests.end_to_end.deployed.endpoint import OPERATOR, Call, Endpoint
+from tests.end_to_end.deployed.permissions import allowed
+from tests.end_to_end.deployed.queues import Queues
 from tests.end_to_end.deployed.table import Table
 from tests.waiting import eventually
 
@@ -59,10 +62,13 @@ class StackAtWork:
     table: Table
     may_be_refused: bool = False
     bucket: str = field(init=False)
+    queues: Queues = field(init=False)
 
     def __post_init__(self) -> None:
         self.bucket = self.cloud.deployment.stack.name_of("ArchiveBucket")
         self.client("s3").create_bucket(Bucket=self.bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
+        self.queues = Queues(self.cloud.deployment, self.client)
+        self.cloud.queue = self.queues.send
 
     def client(self, service: str, *, function: str | None = None) -> Any:
         """A client of AWS: the operator's, or as the role of a function."""
@@ -93,6 +99,21 @@ class StackAtWork:
         assert "error" not in value, value
         assert value.get("statusCode", HTTPStatus.OK) < HTTPStatus.BAD_REQUEST, value
         return value
+
+    def recurring(self) -> Schedule:
+        """Return the example of a recurring task."""
+        [schedule] = [one for one in self.cloud.deployment.schedules.values() if "RecurringExample" in one.logical]
+        return schedule
+
+    def give_up(self, schedule: Schedule, **attributes: str) -> None:
+        """Do what EventBridge Scheduler does with a time that it could not deliver, as the role of the schedule."""
+        assert schedule.aside is not None
+        assert allowed(self.cloud.deployment.statements[schedule.role], "sqs:SendMessage", schedule.aside)
+        self.queues.send(schedule.aside, schedule.payload, attributes)
+
+    def polled(self, *, visibility_sec: int, max_receives: int = 288) -> AbstractContextManager[None]:
+        """Have Lambda read the stack's queues meanwhile; what is brought again comes after *visibility_sec*."""
+        return self.queues.polled(self.cloud.invoke, visibility_sec=visibility_sec, max_receives=max_receives)
 
     def http(self, name: str, body: Mapping[str, Any] | None = None, *, task_id: str | None = None) -> tuple[int, Any]:
         """Send one of the requests in ``events/``; return status and body."""
@@ -163,15 +184,23 @@ class StackAtWork:
 
 
 def changed(
-    deployment: Deployment, *, timeouts: Mapping[str, float], variables: Mapping[str, Mapping[str, str]]
+    deployment: Deployment,
+    *,
+    timeouts: Mapping[str, float],
+    variables: Mapping[str, Mapping[str, str]],
+    allows_recursion: bool = True,
 ) -> Deployment:
-    """Return the deployment with what no parameter can choose chosen otherwise, by functions' logical ids."""
+    """Return the deployment with what no parameter can choose chosen otherwise, by functions' logical ids.
+
+    Without *allows_recursion* it is as if the template had no ``RecursiveLoop``.
+    """
 
     def one(function: Function) -> Function:
         return replace(
             function,
             timeout=timeouts.get(function.logical, function.timeout),
             variables={**function.variables, **variables.get(function.logical, {})},
+            allows_recursion=function.allows_recursion and allows_recursion,
         )
 
     return replace(deployment, functions={logical: one(each) for logical, each in deployment.functions.items()})

@@ -84,7 +84,7 @@ def test_what_killed_an_executor_dies_alone_and_comes_back_from_the_dead_letters
     assert status == 202
     neighbour_id, killer_id = (one["id"] for one in told["tasks"])
 
-    # Lambda tells reclaim, which gives back what the dead executor held and summons another one.
+    # Lambda tells reclaim, which gives back what the dead executor held and launches another one.
     stack.ends(killer_id, status="failed")
     until.touch()
     assert stack.ends(neighbour_id)["attempts"] == 1
@@ -102,7 +102,7 @@ def test_what_killed_an_executor_dies_alone_and_comes_back_from_the_dead_letters
 
     # looked at, and sent back.
     [group] = stack.invoke("OperateFunction", sample("operate_dlq_groups"))["groups"]
-    assert (group["sample"]["name"], group["letters"]) == ("dies", 1)
+    assert (group["sample"]["name"], group["dead_letters"]) == ("dies", 1)
     redrive = sample("operate_dlq_redrive")
     assert stack.invoke("OperateFunction", redrive)["redriven"] == 1
     cure.touch()
@@ -114,7 +114,7 @@ def test_what_killed_an_executor_dies_alone_and_comes_back_from_the_dead_letters
 
 
 def test_a_time_of_a_schedule_that_is_delivered_twice_enqueues_once(stack: StackAtWork) -> None:
-    [schedule] = [one for one in stack.cloud.deployment.schedules.values() if "RecurringExample" in one.logical]
+    schedule = stack.recurring()
     times = {"schedule_arn": "arn:aws:scheduler:eu-central-1:123456789012:schedule/default/daily"}
 
     for _ in range(2):
@@ -138,7 +138,7 @@ def test_executors_at_work_at_the_same_time_are_as_many_as_there_are_seats(deplo
     pids = {stack.ends(one["id"])["result"] for one in told["tasks"]}
 
     [left_out] = [one.pid for one in stack.cloud.reports if one.request_id == turned_away.request_id]
-    assert turned_away.value["skipped"] == "seats"
+    assert turned_away.value["skipped"] == "executor_slots"
     assert len(pids) == 2
     assert left_out not in pids
 

@@ -62,7 +62,7 @@ def test_an_executor_that_is_frozen_is_killed_at_its_timeout_and_its_task_runs_a
     stack.cloud.calm()
 
     def is_done() -> bool:
-        # With so little time, the executor that reclaim summons does not wait until what it took back is due.
+        # With so little time, the executor that reclaim launches does not wait until what it took back is due.
         stack.cloud.tick("ExecuteFunction").result(60)
         return bool(stack.task(frozen.task_id)["status"] == "done")
 
@@ -76,7 +76,7 @@ def test_an_executor_that_is_frozen_is_killed_at_its_timeout_and_its_task_runs_a
     assert task["result"] not in {killed.pid, again.pid}  # in a child of its own
 
 
-def test_a_task_sent_asynchronously_while_mongodb_is_away_is_kept_and_can_be_sent_again(cut_off: CutOff) -> None:
+def test_a_task_sent_asynchronously_while_mongodb_is_away_is_kept_and_taken_in_once_it_is_back(cut_off: CutOff) -> None:
     stack = cut_off.stack
 
     answer = cut_off.sent.result(60)
@@ -85,10 +85,15 @@ def test_a_task_sent_asynchronously_while_mongodb_is_away_is_kept_and_can_be_sen
     [(queue, record)] = stack.cloud.handed_over
     tries = [one.request_id for one in stack.cloud.reports if one.function == "EnqueueFunction"]
     assert tries == [record["requestContext"]["requestId"]] * 3
-    assert queue == stack.cloud.deployment.stack.arn("EnqueueFailures")
+    assert queue == stack.cloud.deployment.stack.arn("EnqueueRetries")
     assert record["requestPayload"] == sample("enqueue_direct")
 
-    stack.keep_secret(cut_off.uri)
-    stack.cloud.recall("EnqueueFunction")
-    told = stack.invoke("EnqueueFunction", record["requestPayload"])
-    stack.ends(told["id"])
+    with stack.polled(visibility_sec=6):  # longer than the function takes to find nobody
+        assert eventually(lambda: len(stack.said("failed", "EnqueueFunction")) > 3, within=30)
+        assert stack.queues.count("EnqueueRetries") == 1
+        stack.keep_secret(cut_off.uri)
+        stack.cloud.recall("EnqueueFunction")
+        assert eventually(lambda: stack.queues.count("EnqueueRetries") == 0, within=60)
+    [task] = stack.db.tasks.find({"idempotency_key": "direct:order-1043"})
+    stack.ends(str(task["_id"]))
+    assert stack.queues.count("EnqueueFailures") == 0

@@ -68,7 +68,7 @@ def test_an_enqueue_that_may_not_wake_anybody_says_so_and_takes_the_task_in(depl
 
     task_id = stack.post("noop")
 
-    assert [line["reason"] for line in stack.said("not_woken")] == ["Lambda refused (AccessDeniedException)"]
+    assert [line["reason"] for line in stack.said("wake_failed")] == ["Lambda refused (AccessDeniedException)"]
     assert stack.task(task_id)["status"] == "pending"
 
 

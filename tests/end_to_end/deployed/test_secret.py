@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pymongo import MongoClient
 
 from tests.end_to_end.deployed.conftest import Deploy
 from tests.end_to_end.deployed.stack import StackAtWork, sample
-from tidemill.testing import Mongod
-from tidemill.testing.mongod import find_mongod
+from tests.locked import Locked, locked_mongod
 
 READS = "secretsmanager:GetSecretValue"
 EVENTS: dict[str, Any] = {
@@ -25,43 +21,10 @@ EVENTS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Locked:
-    """A MongoDB that lets nobody in without a password."""
-
-    uri: str
-    admin: MongoClient[dict[str, Any]]
-
-    def add(self, user: str, password: str) -> str:
-        """Make a user; return the URI for it."""
-        self.admin.admin.command("createUser", user, pwd=password, roles=["readWriteAnyDatabase", "dbAdminAnyDatabase"])
-        return self.of(user, password)
-
-    def of(self, user: str, password: str) -> str:
-        """The URI for a user."""
-        return self.uri.replace("://", f"://{user}:{password}@") + "&authSource=admin"
-
-    def cut(self, role: str) -> None:
-        """Have the next command of a function's clients cost it its connection, as a fail-over or a long idle does."""
-        commands = ["find", "aggregate", "update", "findAndModify", "insert", "listIndexes", "distinct"]
-        fails = {"closeConnection": True, "appName": f"tidemill-{role}", "failCommands": commands}
-        self.admin.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=fails)
-
-
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
-    folder = tmp_path_factory.mktemp("locked")
-    key = folder / "key"
-    key.write_text("anyTextThatTheMembersOfTheSetShare")
-    key.chmod(stat.S_IRUSR)
-    binary = folder / "mongod"
-    binary.write_text(f'#!/bin/sh\nexec "{find_mongod()}" "$@" --keyFile "{key}"\n')
-    binary.chmod(0o755)
-    with Mongod(binary=binary) as server:
-        with MongoClient[dict[str, Any]](server.uri) as first:
-            first.admin.command("createUser", "admin", pwd="admin", roles=["root"])
-        with MongoClient[dict[str, Any]](server.uri, username="admin", password="admin") as admin:
-            yield Locked(server.uri, admin)
+    with locked_mongod(tmp_path_factory.mktemp("locked")) as server:
+        yield server
 
 
 def at_work(stack: StackAtWork, function: str) -> StackAtWork:

@@ -12,12 +12,12 @@ from tests.end_to_end.deployed.conftest import Deploy
 from tests.end_to_end.deployed.stack import HIDDEN, StackAtWork, sample
 
 BUG = """
-from tidemill import bootstrap
+from tidemill.bootstrap import Deployment
 
 def breaks(*_):
     raise ValueError("S3" + "cr3t")
 
-bootstrap.queue = bootstrap.missing_indexes = bootstrap.archives = breaks
+Deployment.queue = Deployment.create_missing_indexes = Deployment.archive_context = property(breaks)
 """
 
 

@@ -86,6 +86,13 @@ def writes_garbage_to_all_files(payload: _Payload) -> str:
     return "after garbage"
 
 
+@task("hostile.floods")
+def writes_messages_without_end(payload: _Payload) -> None:
+    messages = payload["message"] * 10_000
+    while True:
+        _write_to_all(messages)
+
+
 @task("hostile.kills_helper")
 def kills_the_helper(_payload: _Payload) -> None:
     os.kill(os.getppid(), signal.SIGKILL)

@@ -61,6 +61,11 @@ def nothing(_payload: _Payload) -> None:
     return None
 
 
+@task("hostile.parent")
+def tells_its_parent(_payload: _Payload) -> int:
+    return os.getppid()
+
+
 @task("hostile.naps")
 def naps(payload: _Payload) -> float:
     time.sleep(payload["seconds"])

@@ -1,9 +1,12 @@
 """The hostile functions where the system lends no hand: on Linux, as if it were not.
 
-Whoever imports this loses what `tidemill.isolation.linux` does, so only helpers do.
+Whoever imports this loses what `tidemill.runner.linux` does, so only helpers do.
 """
 
-from tidemill.isolation import linux
+import ctypes
+import sys
+
+from tidemill.runner import linux
 
 _SUBREAPER = 36
 
@@ -12,6 +15,7 @@ def _nothing() -> None:
     """Do as on another system."""
 
 
-linux._prctl(_SUBREAPER, 0)  # the helper has become one already
-linux.die_with_parent = linux.die_first = linux.adopt_orphans = _nothing
-linux.children = set[int]
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(_SUBREAPER, ctypes.c_ulong(0), 0, 0, 0)  # the helper has become one already
+linux.set_parent_death_signal = linux.raise_oom_score = linux.become_subreaper = _nothing
+linux.list_children = set[int]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from pymongo.database import Database
 
-from tidemill import bootstrap
+from tests.functions.calls import app
+from tests.functions.warm import cool_down
+from tidemill.aws import launcher
 from tidemill.cli import main
-from tidemill.cli.database import database
 from tidemill.testing import Mongod
 
 
@@ -34,14 +36,15 @@ class Said:
 
 
 class CommandLine:
-    """Runs commands and keeps what they print, up to 100 columns wide."""
+    """Runs commands with *options* of its own and keeps what they print, up to 100 columns wide."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, capsys: pytest.CaptureFixture[str], *options: str) -> None:
         self._capsys = capsys
+        self._options = options
 
     def __call__(self, *arguments: str) -> Said:
         self._capsys.readouterr()
-        status = main(arguments)
+        status = main((*arguments, *self._options))
         out, err = self._capsys.readouterr()
         return Said(status=status, out=out, err=err)
 
@@ -60,29 +63,63 @@ class CommandLine:
         return said.err.removeprefix("tidemill: ").rstrip("\n")
 
 
+Answer: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
+
+
+class Function:
+    """A client of Lambda whose operate function gives the answers of *answer*."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def invoke(self, **how: Any) -> dict[str, Any]:
+        answer = self._answer(json.loads(how["Payload"]))
+        return {"StatusCode": 200, "Payload": io.BytesIO(json.dumps(answer).encode())}
+
+
 @pytest.fixture
 def tidemill(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[CommandLine]:
     """The command line where nothing says where a database is."""
     for name in ("MONGODB_URI", "MONGODB_SECRET_ARN", "MONGODB_DATABASE", "RETRY_POLICY", "ARCHIVE_BUCKET"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
-    _forget()
+    cool_down()
     yield CommandLine(capsys)
-    _forget()
+    cool_down()
 
 
 @pytest.fixture
-def operator(
-    tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch, mongod: Mongod, db: Database[Any]
-) -> Iterator[CommandLine]:
+def operator(tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch, mongod: Mongod, db: Database[Any]) -> CommandLine:
     """The command line on the test's database, where an executor has registered something."""
     db["task_types"].insert_one({"_id": "registered"})
     monkeypatch.setenv("MONGODB_URI", mongod.uri)
     monkeypatch.setenv("MONGODB_DATABASE", db.name)
-    yield tidemill
-    database().client.close()
+    return tidemill
 
 
-def _forget() -> None:
-    for cached in (bootstrap.chosen, bootstrap.database, bootstrap.put):
-        cached.cache_clear()
+@pytest.fixture
+def deploy(
+    operator: CommandLine,  # noqa: ARG001 - its environment
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[[Answer], CommandLine]:
+    """Put a function in place; what comes back is the command line that calls it."""
+
+    def put_in_place(answer: Answer) -> CommandLine:
+        monkeypatch.setattr(launcher, "operator_client", lambda *_: Function(answer))
+        return CommandLine(capsys, "--function", "operate")
+
+    return put_in_place
+
+
+@pytest.fixture
+def by_two(deploy: Callable[[Answer], CommandLine], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The command line that calls the real function, of which each call has time for two dead letters."""
+    for handler in app("operate").logger.handlers:
+        monkeypatch.setattr(handler, "stream", io.StringIO())
+
+    def answer(event: dict[str, Any]) -> Mapping[str, Any]:
+        done: dict[str, Any] = app("operate").lambda_handler(event | {"limit": min(event["limit"], 2)}, None)
+        return done
+
+    return deploy(answer)

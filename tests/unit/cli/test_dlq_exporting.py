@@ -14,16 +14,16 @@ from pymongo.database import Database
 
 from tests.buried import bury, letter
 from tests.unit.cli.conftest import CommandLine
-from tidemill import bootstrap
-from tidemill.cli.dlq import exporting
+from tidemill.bootstrap import deployment
+from tidemill.cli import dlq
 from tidemill.clock import ServerClock
+from tidemill.dead_letters.export_format import ExportError, encode_object
 from tidemill.documents import decode
-from tidemill.export import ExportError, content
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
 
 HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
-SHOWN = "`tidemill dlq show ID` says why"
+SHOWN = "`tidemill dlq show ID` shows the reason"
 
 
 @pytest.fixture
@@ -32,7 +32,10 @@ def died(db: Database[Any]) -> datetime:
 
 
 @pytest.fixture
-def shelf(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+def shelf(
+    operator: CommandLine,  # noqa: ARG001 - its environment
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, bytes]:
     """A bucket that takes everything but what is of the function ``refused``."""
     objects: dict[str, bytes] = {}
 
@@ -46,11 +49,7 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
 
 def _bucket(monkeypatch: pytest.MonkeyPatch, put: Callable[[str, bytes], None]) -> None:
-    def found() -> Callable[[str, bytes], None]:
-        return put
-
-    found.cache_clear = lambda: None  # type: ignore[attr-defined]
-    monkeypatch.setattr(bootstrap, "put", found)
+    monkeypatch.setattr(deployment(), "put", put)
 
 
 def _failing(is_away: Callable[[int], bool]) -> Callable[[str, bytes], None]:
@@ -82,14 +81,13 @@ def test_what_is_not_in_the_bucket_goes_there(
 
 
 def test_it_goes_on_until_nothing_is_left(
-    operator: CommandLine, dead: Tasks, died: datetime, shelf: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    by_two: CommandLine, dead: Tasks, died: datetime, shelf: dict[str, bytes]
 ) -> None:
-    monkeypatch.setattr(exporting, "MAX_LETTERS", 2)
     bury(dead, [letter(died) for _ in range(5)])
 
-    answer = operator.done("dlq", "export", "--json").json
+    answer = by_two.done("dlq", "export", "--json").json
 
-    assert (answer["exported"], answer["left"], answer["trouble"]) == (5, 0, None)
+    assert (answer["exported"], answer["left"], answer["last_error"]) == (5, 0, None)
     assert len(shelf) == 5
 
 
@@ -101,56 +99,59 @@ def test_what_is_left_is_told_and_ends_in_1(
     said = operator("dlq", "export")
 
     assert (said.status, said.out, len(shelf)) == (1, f"1 dead letter of {db.name} exported\n", 1)
-    assert said.err == f"tidemill: 1 dead letter is left, only in {db.name}: the bucket refused 1 now; {SHOWN}\n"
+    assert (
+        said.err
+        == f"tidemill: 1 dead letter is not exported and only in {db.name}: the bucket refused 1 now; {SHOWN}\n"
+    )
 
     later = operator("dlq", "export")
 
     assert (later.status, later.out) == (1, f"0 dead letters of {db.name} exported\n")
-    assert later.err == f"tidemill: 1 dead letter is left, only in {db.name}: the bucket refused it before; {SHOWN}\n"
+    assert (
+        later.err
+        == f"tidemill: 1 dead letter is not exported and only in {db.name}: the bucket refused it before; {SHOWN}\n"
+    )
 
 
 def test_letters_that_are_refused_keep_none_back_that_comes_later(
-    operator: CommandLine, dead: Tasks, died: datetime, shelf: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    by_two: CommandLine, dead: Tasks, died: datetime, shelf: dict[str, bytes]
 ) -> None:
-    monkeypatch.setattr(exporting, "MAX_LETTERS", 2)
     bury(dead, [letter(died + n * SECOND, _id=f"refused {n}") for n in range(4)])
     bury(dead, [letter(died + HOUR / 2) for _ in range(3)])
 
-    said = operator("dlq", "export", "--json")
+    said = by_two("dlq", "export", "--json")
 
-    counts = {name: said.json[name] for name in ("exported", "refused", "failed", "left", "trouble")}
-    assert counts == {"exported": 3, "refused": 4, "failed": 0, "left": 4, "trouble": None}
+    counts = {name: said.json[name] for name in ("exported", "refused", "failed", "left", "last_error")}
+    assert counts == {"exported": 3, "refused": 4, "failed": 0, "left": 4, "last_error": None}
     assert (said.status, len(shelf)) == (1, 3)
-    assert "4 dead letters are left" in said.err
+    assert "4 dead letters are not exported" in said.err
     assert "the bucket refused 4 now" in said.err
 
 
 @pytest.mark.parametrize("first", [1, 3], ids=["on the first page", "on the second"])
 def test_a_failure_that_passes_ends_nothing_and_is_no_failure_of_the_export(
-    operator: CommandLine, dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch, first: int
+    by_two: CommandLine, dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
-    monkeypatch.setattr(exporting, "MAX_LETTERS", 2)
     bury(dead, [letter(died) for _ in range(6)])
     _bucket(monkeypatch, _failing(lambda number: number == first))
 
-    answer = operator.done("dlq", "export", "--json").json
+    answer = by_two.done("dlq", "export", "--json").json
 
-    counts = [answer[name] for name in ("exported", "failed", "left", "trouble")]
+    counts = [answer[name] for name in ("exported", "failed", "left", "last_error")]
     assert counts == [6, 1, 0, None]
 
 
 def test_a_bucket_that_goes_away_on_the_way_is_told_with_what_it_refused(
-    operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
+    by_two: CommandLine, db: Database[Any], dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporting, "MAX_LETTERS", 2)
     bury(dead, [letter(died, _id="refused"), *(letter(died + SECOND) for _ in range(5))])
     _bucket(monkeypatch, _failing(lambda number: number > 2))
 
-    said = operator("dlq", "export")
+    said = by_two("dlq", "export")
 
     assert (said.status, said.out) == (1, f"1 dead letter of {db.name} exported\n")
-    reasons = f"S3 says SlowDown; the bucket refused 1 now; {SHOWN}"
-    assert said.err == f"tidemill: 5 dead letters are left, only in {db.name}: {reasons}\n"
+    reasons = f"S3 answered SlowDown; the bucket refused 1 now; {SHOWN}"
+    assert said.err == f"tidemill: 5 dead letters are not exported and only in {db.name}: {reasons}\n"
 
 
 def test_a_bucket_that_is_away_is_told(
@@ -165,7 +166,7 @@ def test_a_bucket_that_is_away_is_told(
     said = operator("dlq", "export")
 
     assert said.status == 1
-    assert said.err == f"tidemill: 1 dead letter is left, only in {db.name}: S3 says AccessDenied\n"
+    assert said.err == f"tidemill: 1 dead letter is not exported and only in {db.name}: S3 answered AccessDenied\n"
 
 
 def test_an_export_that_is_interrupted_says_what_is_certain_and_what_may_be(
@@ -174,13 +175,13 @@ def test_an_export_that_is_interrupted_says_what_is_certain_and_what_may_be(
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(exporting, "answered", interrupted)
+    monkeypatch.setattr(dlq, "call_operation", interrupted)
 
     said = operator("dlq", "export")
 
     assert said.status == 130
     so_far = "stopped early: 0 exported for certain, up to 1000 more may have been"
-    assert said.err == f"tidemill: {so_far}; the same command goes on with the rest\n"
+    assert said.err == f"tidemill: {so_far}; run the same command to continue\n"
 
 
 def test_without_a_bucket_it_says_what_is_missing(operator: CommandLine) -> None:
@@ -196,13 +197,13 @@ def test_files_of_the_bucket_come_back(
     before = dead.find_one({})
     assert before is not None
     file = tmp_path / "x.json.gz"
-    file.write_bytes(content(before))
+    file.write_bytes(encode_object(before))
     dead.delete_many({})
 
     first, second = operator.done("dlq", "restore", str(file)), operator.done("dlq", "restore", str(file))
 
     assert first.out == f"{file}: task x is a dead letter again, redriven 2 times before\n"
-    assert second.out == f"{file}: is among the dead letters already\n"
+    assert second.out == f"{file}: already among the dead letters\n"
     [after] = [decode(raw) for raw in dead.find({})]
     assert {name: after[name] for name in decode(before)} == decode(before)
     assert after["archived_at"] is not None
@@ -216,7 +217,7 @@ def test_a_file_that_is_none_keeps_no_other_back(
     bury(dead, [letter(died, _id="x")])
     found = dead.find_one({})
     assert found is not None
-    (tmp_path / "good").write_bytes(content(found))
+    (tmp_path / "good").write_bytes(encode_object(found))
     (tmp_path / "odd").write_bytes(b"{}")
     dead.delete_many({})
 
@@ -231,5 +232,5 @@ def test_a_file_that_is_none_keeps_no_other_back(
 
 
 def test_files_are_restored_on_a_uri_only(tidemill: CommandLine, tmp_path: Path) -> None:
-    sentence = "files are restored on MONGODB_URI only, not by a function"
+    sentence = "restore works on MONGODB_URI only: leave out --function"
     assert tidemill.refused("dlq", "--function", "f", "restore", str(tmp_path)) == sentence

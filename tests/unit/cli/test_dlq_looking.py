@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,11 +13,14 @@ from pymongo.database import Database
 from rich.cells import cell_len
 
 from tests.buried import FINGERPRINT, bury, letter
-from tests.unit.cli.conftest import CommandLine, Said
-from tidemill.cli.dlq.letter_text import sparkline
+from tests.unit.cli.conftest import Answer, CommandLine, Said
+from tidemill.admin.api import operate, read_operation
+from tidemill.admin.context import AdminContext
+from tidemill.cli.dlq_view import draw_sparkline
 from tidemill.clock import ServerClock
-from tidemill.dead_letters import groups
-from tidemill.store import Tasks
+from tidemill.dead_letters.queries import GroupLimits
+from tidemill.policy.retry import DEFAULT
+from tidemill.store.connection import Tasks
 
 HOUR = timedelta(hours=1)
 SECRET = "s3cret-of-a-customer"
@@ -48,14 +52,14 @@ def test_groups_have_their_size_their_times_their_trend_and_a_sample(
     lines = operator.done("dlq", "ls").lines
 
     assert lines == [
-        "fingerprint       letters   first     last  died in each of the last 24 h",
+        "fingerprint       count   first     last  failed in each of the last 24 h",
         "-------------------------------------------------------------------------",
-        "00000000000000aa        6  2d ago  30m ago  ·····················▂·█",
+        "00000000000000aa      6  2d ago  30m ago  ·····················▂·█",
         "    noop: http_503: the receiver answered 503",
-        "00000000000000bb        1  1d ago   1d ago  ························",
+        "00000000000000bb      1  1d ago   1d ago  ························",
         "    charge: KeyError: 'id' (pay.py:7 in pay)",
         "",
-        "2 groups, 7 open dead letters in all; --fingerprint F lists those of one",
+        "2 groups, 7 open dead letters in total; list a group with --fingerprint F",
     ]
     assert db.name == operator.done("dlq", "ls", "--json").json["database"]
 
@@ -65,15 +69,16 @@ def test_groups_that_are_not_shown_are_counted(operator: CommandLine, dead: Task
 
     said = operator.done("dlq", "ls", "--limit", "2")
 
-    assert said.lines[-1] == "2 of 5 groups, 5 open dead letters in all; --fingerprint F lists those of one"
+    assert said.lines[-1] == "2 of 5 groups, 5 open dead letters in total; list a group with --fingerprint F"
     assert len(operator.done("dlq", "ls", "--limit", "2", "--json").json["groups"]) == 2
 
 
 def test_where_not_all_can_be_counted_it_says_of_how_many_it_is(
-    operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
+    deploy: Callable[[Answer], CommandLine], db: Database[Any], dead: Tasks, died: datetime
 ) -> None:
-    monkeypatch.setattr(groups, "MOST", 4)
-    monkeypatch.setattr(groups, "NEWEST", 3)
+    few = GroupLimits(max_counted=4, sampled_newest=3)
+    context = AdminContext(db=db, clock=ServerClock(db), retry=DEFAULT, group_limits=few)
+    operator = deploy(lambda event: operate(read_operation(event), context))
     bury(dead, [letter(died - 9 * HOUR, fingerprint=f"{n:016x}") for n in range(4)])
     newest = bury(dead, [letter(died, fingerprint="f" * 16) for _ in range(3)])
 
@@ -81,9 +86,9 @@ def test_where_not_all_can_be_counted_it_says_of_how_many_it_is(
 
     assert [line.split()[:2] for line in lines if line.startswith("f" * 16)] == [["f" * 16, "3"]]
     assert lines[-3:] == [
-        "of the newest 3 dead letters only, for there are too many to count:",
-        "1 group, at least 3 open dead letters in all",
-        "--fingerprint F lists those of one",
+        "only the newest 3 dead letters are counted:",
+        "1 group, at least 3 open dead letters in total",
+        "list a group with --fingerprint F",
     ]
     dead.update_many({"_id.task": {"$in": newest}}, {"$set": {"redriven_at": died}})
     none = f"there are no open dead letters among the newest 3 dead letters of {db.name}\n"
@@ -96,7 +101,7 @@ def test_a_trend_is_drawn_in_plain_characters_where_there_are_no_others(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
 
-    assert sparkline([0, 1, 50, 100]) == ".:+@"
+    assert draw_sparkline([0, 1, 50, 100]) == ".:+@"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +115,7 @@ def test_a_trend_is_drawn_in_plain_characters_where_there_are_no_others(
     ],
 )
 def test_the_largest_count_is_the_highest_and_the_least_is_seen(counts: list[int], drawn: str) -> None:
-    assert sparkline(counts) == drawn
+    assert draw_sparkline(counts) == drawn
 
 
 def test_no_line_is_longer_than_80_columns(
@@ -123,7 +128,7 @@ def test_no_line_is_longer_than_80_columns(
     task_id = "x" * 24
     bury(dead, [letter(died, _id=task_id, redrives=n, redriven_at=died if n else None) for n in (0, 1)])
 
-    for words in (["ls"], ["ls", "--letters"], ["show", task_id]):
+    for words in (["ls"], ["ls", "--items"], ["show", task_id]):
         said = operator.done("dlq", *words)
         assert max(map(len, said.lines)) <= 80, said.out
 
@@ -141,7 +146,7 @@ def test_no_line_takes_more_than_80_cells_whatever_people_have_written(
     bury(dead, [letter(died, _id=task_id, redrives=n, export_attempts=2, **written) for n in (0, 1)])
     bury(dead, [letter(died)])
 
-    for words in (["ls"], ["ls", "--letters"], ["show", task_id], ["redrive", task_id]):
+    for words in (["ls"], ["ls", "--items"], ["show", task_id], ["redrive", task_id]):
         said = operator("dlq", *words)
         assert max(map(cell_len, said.lines)) <= 80, said.out
 
@@ -152,13 +157,13 @@ def test_an_id_is_whole_up_to_48_cells_and_cut_with_a_word_beyond(
     monkeypatch.setenv("COLUMNS", "80")
     [whole, mongodb] = bury(dead, [letter(died - HOUR, _id="w" * 24 + "W" * 24), letter(died - 2 * HOUR)])
 
-    lines = operator.done("dlq", "ls", "--letters").lines
+    lines = operator.done("dlq", "ls", "--items").lines
 
     first, second, third = (line.split()[0] for line in lines[2:])
     assert (first + second, third) == (whole, str(mongodb))
     bury(dead, [letter(died, _id=f"a{whole}z")])
-    cut = operator.done("dlq", "ls", "--letters").lines
-    assert cut[-1] == "long ids are cut: --json has all of them"
+    cut = operator.done("dlq", "ls", "--items").lines
+    assert cut[-1] == "long ids are cut: --json prints whole ids"
     assert whole not in "".join(line.split()[0] for line in cut[2:4])
 
 
@@ -166,7 +171,7 @@ def test_an_error_that_is_too_long_for_a_list_is_told(operator: CommandLine, dea
     bury(dead, [letter(died, _id="x", error={"message": "m", "code": "c" * 20_000, "at": died})])
 
     assert "noop: too_long: the error is too long for a list" in operator.done("dlq", "ls").out
-    assert "too_long" in operator.done("dlq", "ls", "--letters").out
+    assert "too_long" in operator.done("dlq", "ls", "--items").out
     assert "c" * 50 in operator.done("dlq", "show", "x").out
 
 
@@ -174,9 +179,9 @@ def test_an_error_that_is_too_long_for_a_list_is_told(operator: CommandLine, dea
     ("arguments", "sentence"),
     [
         ((), "there are no open dead letters in {}"),
-        (("--letters",), "no open dead letter matches in {}"),
+        (("--items",), "no open dead letter matches in {}"),
         (("--name", "registered", "--since", "2h"), "no open dead letter matches in {}"),
-        (("--redriven",), "no dead letter that was redriven matches in {}"),
+        (("--redriven",), "no redriven dead letter matches in {}"),
     ],
 )
 def test_where_there_is_nothing_it_says_so(
@@ -190,7 +195,7 @@ def test_what_steers_a_terminal_is_spelled_out(operator: CommandLine, dead: Task
     error = {"message": evil, "code": evil, "at": died}
     bury(dead, [letter(died, _id=evil, name=evil, error=error, fingerprint=evil, reason=evil)])
 
-    for words in (["ls"], ["ls", "--letters"], ["show", evil]):
+    for words in (["ls"], ["ls", "--items"], ["show", evil]):
         assert "\x1b" not in operator.done("dlq", *words).out
 
 
@@ -211,9 +216,9 @@ def test_with_a_filter_the_letters_themselves_are_listed(operator: CommandLine, 
     lines = operator.done("dlq", "ls", "--fingerprint", FINGERPRINT).lines
 
     assert [line.split() for line in lines if "--" not in line] == [
-        ["task", "died", "name", "error", "exported", "state"],
+        ["task", "failed", "at", "name", "error", "exported", "state"],
         [str(first), "30m", "ago", "noop", "http_503", "yes", "open"],
-        [str(second), "3h", "ago", "charge", "http_503", "no", "on", "its", "way"],
+        [str(second), "3h", "ago", "charge", "http_503", "no", "in", "progress"],
         [str(third), "6h", "ago", "noop", "exhausted", "no", "open"],
     ]
 
@@ -221,7 +226,7 @@ def test_with_a_filter_the_letters_themselves_are_listed(operator: CommandLine, 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--letters",), ["new", "old", "eu"]),
+        (("--items",), ["new", "old", "eu"]),
         (("--redriven",), ["gone"]),
         (("--name", "charge"), ["old"]),
         (("--queue", "eu"), ["eu"]),
@@ -229,7 +234,7 @@ def test_with_a_filter_the_letters_themselves_are_listed(operator: CommandLine, 
         (("--until", "90m"), ["old", "eu"]),
         (("--since", "3h", "--until", "90m"), ["old"]),
         (("--since", "2001-01-01", "--until", "2001-01-01T00:00:00+02:00"), None),
-        (("--letters", "--limit", "2"), ["new", "old"]),
+        (("--items", "--limit", "2"), ["new", "old"]),
     ],
 )
 def test_filters_say_which(
@@ -241,18 +246,18 @@ def test_filters_say_which(
     if expected is None:
         assert operator.refused("dlq", "ls", *arguments) == "event: since must be before until"
     else:
-        listed = operator.done("dlq", "ls", *arguments, "--json").json["letters"]
+        listed = operator.done("dlq", "ls", *arguments, "--json").json["dead_letters"]
         assert [one["id"] for one in listed] == expected
 
 
 def test_a_list_goes_on_where_one_ended(operator: CommandLine, dead: Tasks, died: datetime) -> None:
     bury(dead, [letter(died - n * HOUR, _id=f"n{n}") for n in range(5)])
 
-    first = operator.done("dlq", "ls", "--letters", "--limit", "3")
+    first = operator.done("dlq", "ls", "--items", "--limit", "3")
     cursor = first.lines[-1].rpartition(" ")[2]
-    second = operator.done("dlq", "ls", "--letters", "--cursor", cursor)
+    second = operator.done("dlq", "ls", "--items", "--cursor", cursor)
 
-    assert first.lines[-1] == f"there are more: go on with the same options and --cursor {cursor}"
+    assert first.lines[-1] == f"there are more: continue with the same options and --cursor {cursor}"
     assert [line.split()[0] for line in second.lines[2:]] == ["n3", "n4"]
 
 
@@ -289,7 +294,7 @@ def test_what_is_no_filter_is_answered_with_the_usage(tidemill: CommandLine, arg
 def test_a_time_is_utc_unless_it_says_otherwise(operator: CommandLine, dead: Tasks, text: str, at: datetime) -> None:
     bury(dead, [letter(at, _id="at"), letter(at - timedelta(milliseconds=1), _id="before")])
 
-    assert [one["id"] for one in operator.done("dlq", "ls", "--since", text, "--json").json["letters"]] == ["at"]
+    assert [one["id"] for one in operator.done("dlq", "ls", "--since", text, "--json").json["dead_letters"]] == ["at"]
 
 
 # One
@@ -304,12 +309,12 @@ def test_a_letter_says_where_it_stands(operator: CommandLine, db: Database[Any],
 
     shown = facts(said)
     assert (shown["task"], shown["kept"]) == ("x", f"among the dead letters of {db.name}")
-    assert (shown["reason"], shown["redrives"]) == ("exhausted", "1 before this death")
-    assert shown["died"].endswith("UTC (30m ago)") or shown["died"].endswith("UTC (30m 1s ago)")
+    assert (shown["reason"], shown["redrives"]) == ("exhausted", "1 before this failure")
+    assert shown["failed at"].endswith("UTC (30m ago)") or shown["failed at"].endswith("UTC (30m 1s ago)")
     assert (shown["fingerprint"], shown["exported"]) == (FINGERPRINT, "not yet")
     assert shown["redriven"] == "no: `tidemill dlq redrive ID` runs it again"
     assert "      0  failed" in said.out
-    assert "other deaths of the task:" in said.lines
+    assert "other dead letters of the task:" in said.lines
     assert said.lines[-1].split()[:3] == ["0", "1h", "ago"]
     assert SECRET not in said.out + operator.done("dlq", "show", "x", "--json").out
 
@@ -319,9 +324,9 @@ def test_a_letter_says_where_it_stands(operator: CommandLine, db: Database[Any],
     [
         ({"archived_at": True}, "exported", "UTC (30m"),
         ({"export_attempts": 3, "export_error": "TooLarge"}, "exported", "refused 3 times, TooLarge"),
-        ({"export_attempts": 3, "export_retry_at": True}, "exported", "for no reason that is known; again"),
+        ({"export_attempts": 3, "export_retry_at": True}, "exported", "unknown reason; next attempt"),
         ({"redriven_at": True}, "redriven", "UTC (30m"),
-        ({"redrive_started_at": True}, "redriven", "begun"),
+        ({"redrive_started_at": True}, "redriven", "in progress since"),
         ({"name": 7}, "malformed", "name is not what it has to be"),
         ({"name": 7}, "redriven", "no"),
     ],

@@ -12,10 +12,9 @@ from pymongo.database import Database
 
 from tests.buried import bury, letter
 from tests.unit.cli.conftest import CommandLine, Said
-from tidemill.cli.dlq import runs
-from tidemill.cli.ops import asking
+from tidemill.cli import dlq_paging, operations
 from tidemill.clock import ServerClock
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
 
 HOUR = timedelta(hours=1)
 
@@ -49,11 +48,11 @@ def test_it_shows_how_many_and_asks_for_the_number(
 
     assert said.status == 0
     assert said.err == (
-        f"tidemill: 3 dead letters of {db.name} would be destroyed: 2 of them not exported, so nothing is left\n"
-        "tidemill: 1 kept: a redrive of them is under way, or was cut short; archive completes it\n"
+        f"tidemill: 3 dead letters of {db.name} would be destroyed: 2 of them not exported, so no copy is left\n"
+        "tidemill: 1 kept: a redrive is in progress or was interrupted; archive completes it\n"
         "type 3 to destroy them: "
     )
-    assert said.lines[0] == f"3 dead letters of {db.name} destroyed: 2 of them not exported, so nothing is left"
+    assert said.lines[0] == f"3 dead letters of {db.name} destroyed: 2 of them not exported, so no copy is left"
     assert dead.count_documents({}) == 1
 
 
@@ -65,7 +64,7 @@ def test_any_other_word_destroys_nothing(
     said = typing(operator, monkeypatch, text, "--all")
 
     assert (said.status, said.out) == (1, "")
-    assert said.err.endswith("tidemill: that is not the number: nothing was destroyed\n")
+    assert said.err.endswith("tidemill: the number does not match: nothing was destroyed\n")
     assert dead.count_documents({}) == 4
 
 
@@ -79,7 +78,9 @@ def test_where_nobody_can_be_asked_nothing_is_destroyed(
     said = operator("dlq", "purge", "--all")
 
     assert (said.status, said.out) == (1, "")
-    assert said.err.endswith("tidemill: nobody is here to confirm it: --yes destroys them without being asked\n")
+    assert said.err.endswith(
+        "tidemill: cannot ask for confirmation without a terminal: --yes destroys them without asking\n"
+    )
     assert dead.count_documents({}) == 4
 
 
@@ -87,7 +88,7 @@ def test_where_nobody_can_be_asked_nothing_is_destroyed(
 def test_with_yes_nobody_is_asked(operator: CommandLine, dead: Tasks) -> None:
     answer = operator.done("dlq", "purge", "--all", "--yes", "--json").json
 
-    assert (answer["purged"], answer["unexported"], answer["under_way"], answer["dry_run"]) == (3, 2, 1, False)
+    assert (answer["purged"], answer["unexported"], answer["in_progress"], answer["dry_run"]) == (3, 2, 1, False)
     assert dead.count_documents({}) == 1
 
 
@@ -138,23 +139,22 @@ def test_what_dies_while_somebody_types_is_not_destroyed(
 
 @pytest.mark.usefixtures("three")
 def test_where_it_ends_too_early_it_says_what_was_destroyed(
-    operator: CommandLine, dead: Tasks, monkeypatch: pytest.MonkeyPatch
+    by_two: CommandLine, dead: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answered, asked = asking.answered, iter(range(9))
+    answered, asked = operations.call_operation, iter(range(9))
 
     def interrupted(*event: Any) -> Any:
         if next(asked) == 3:  # after a look in two pages, and one page more
             raise KeyboardInterrupt
         return answered(*event)
 
-    look_at_all = operator.done("dlq", "purge", "--all", "--dry-run", "--json").json["purged"]
-    monkeypatch.setattr(runs, "answered", interrupted)
-    monkeypatch.setattr(runs, "MAX_LETTERS", 2)
-    said = operator("dlq", "purge", "--all", "--yes")
+    look_at_all = by_two.done("dlq", "purge", "--all", "--dry-run", "--json").json["purged"]
+    monkeypatch.setattr(dlq_paging, "call_operation", interrupted)
+    said = by_two("dlq", "purge", "--all", "--yes")
 
     assert (said.status, look_at_all) == (130, 3)
     so_far = "stopped early: 2 destroyed for certain, up to 1 more may have been"
-    assert said.err == f"tidemill: {so_far}; the same command goes on with the rest\n"
+    assert said.err == f"tidemill: {so_far}; run the same command to continue\n"
     assert dead.count_documents({}) == 2
 
 
@@ -168,7 +168,7 @@ def test_where_stdout_is_closed_stderr_says_what_was_destroyed(
 
     assert said.status == 1
     assert said.err.splitlines() == [
-        f"tidemill: 3 dead letters of {db.name} destroyed: 2 of them not exported, so nothing is left",
-        "tidemill: 1 kept: a redrive of them is under way, or was cut short; archive completes it",
+        f"tidemill: 3 dead letters of {db.name} destroyed: 2 of them not exported, so no copy is left",
+        "tidemill: 1 kept: a redrive is in progress or was interrupted; archive completes it",
         "tidemill: the output cannot be written: stdout is closed",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -13,11 +14,11 @@ from pymongo.database import Database
 
 from tests.builders import add, document, stored
 from tests.buried import bury, letter
-from tests.unit.cli.conftest import CommandLine
-from tidemill.cli.dlq import runs
+from tests.conftest import T0
+from tests.unit.cli.conftest import Answer, CommandLine
 from tidemill.clock import ServerClock
-from tidemill.redrive import spread
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
+from tidemill.text import iso_timestamp
 
 HOUR = timedelta(hours=1)
 
@@ -25,12 +26,6 @@ HOUR = timedelta(hours=1)
 @pytest.fixture
 def died(db: Database[Any]) -> datetime:
     return ServerClock(db).now() - HOUR
-
-
-@pytest.fixture
-def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls that do no more than two letters."""
-    monkeypatch.setattr(runs, "MAX_LETTERS", 2)
 
 
 class Terminal(io.StringIO):
@@ -61,7 +56,7 @@ def test_several_are_redriven_one_after_the_other(
 
     answer = operator.done("dlq", "redrive", *ids[:2], ids[0], "--json").json
 
-    assert (answer["redriven"], answer["looked_at"], answer["refused"]) == (2, 2, {})
+    assert (answer["redriven"], answer["examined"], answer["refused"]) == (2, 2, {})
     assert tasks.count_documents({}) == 2
 
 
@@ -74,23 +69,21 @@ def test_one_that_is_not_there_keeps_no_other_back(
 
     assert said.status == 1
     assert "there is no dead letter of task nobody" in said.err
-    assert said.err.endswith("tidemill: 1 of what was asked for could not be redriven\n")
+    assert said.err.endswith("tidemill: 1 of the selected dead letters could not be redriven\n")
     assert tasks.count_documents({}) == 2
 
 
-@pytest.mark.usefixtures("short_pages")
-def test_a_limit_is_kept_over_all_pages(operator: CommandLine, dead: Tasks, tasks: Tasks, died: datetime) -> None:
+def test_a_limit_is_kept_over_all_pages(by_two: CommandLine, dead: Tasks, tasks: Tasks, died: datetime) -> None:
     bury(dead, open_letters(died, 7))
 
-    assert operator.done("dlq", "redrive", "--all", "--limit", "5", "--json").json["redriven"] == 5
+    assert by_two.done("dlq", "redrive", "--all", "--limit", "5", "--json").json["redriven"] == 5
     assert tasks.count_documents({}) == 5
 
 
-@pytest.mark.usefixtures("short_pages")
-def test_all_pages_are_asked_for(operator: CommandLine, dead: Tasks, tasks: Tasks, died: datetime) -> None:
+def test_all_pages_are_asked_for(by_two: CommandLine, dead: Tasks, tasks: Tasks, died: datetime) -> None:
     bury(dead, open_letters(died, 7))
 
-    assert operator.done("dlq", "redrive", "--all", "--json").json["redriven"] == 7
+    assert by_two.done("dlq", "redrive", "--all", "--json").json["redriven"] == 7
     assert tasks.count_documents({}) == 7
 
 
@@ -118,12 +111,12 @@ def test_what_is_refused_is_told_with_its_reason_and_ends_in_1(
     said = operator("dlq", "redrive", "--all")
 
     assert said.status == 1
-    assert said.err == "tidemill: 4 of what was asked for could not be redriven\n"
+    assert said.err == "tidemill: 4 of the selected dead letters could not be redriven\n"
     assert said.lines[0] == f"0 dead letters of {db.name} redriven"
     for line in (
         "- 2 unregistered: no executor has registered their function: retired (2)",
-        "- 1 conflict: a living task has their id, or holds their idempotency key",
-        "- 1 expired: they had to start before a time that is over, or will be; --drop-expiry lets them start",
+        "- 1 conflict: another task has their id or holds their idempotency key",
+        "- 1 expired: their expiry time is over, or will be when they are due; --drop-expiry starts them",
     ):
         assert line in said.lines
     assert any(line.startswith("- alive: ") for line in said.lines)
@@ -154,16 +147,14 @@ def test_a_rate_may_be_slow_or_fast(
     assert said.startswith(f"2 dead letters of {db.name} redriven, due one by one over ")
 
 
-def test_letters_whose_turn_would_be_too_far_away_are_told(
-    operator: CommandLine, dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spread, "FARTHEST_SEC", 1000)
-    bury(dead, open_letters(died, 3))
+def test_letters_whose_turn_would_be_too_far_away_are_told(deploy: Callable[[Answer], CommandLine]) -> None:
+    counts = {"examined": 3, "redriven": 2, "refused": {"too_far_ahead": 1}, "unregistered": {}, "examples": []}
+    operator = deploy(lambda _: {"now": iso_timestamp(T0), "database": "db", "dry_run": False, "next": None} | counts)
 
     said = operator("dlq", "redrive", "--all", "--rate", "0.001")
 
     assert said.status == 1
-    assert "- 1 far_off: at this --rate their turn would be more than a year away" in said.lines
+    assert "- 1 too_far_ahead: at this --rate they would become due in more than a year" in said.lines
 
 
 def test_where_nothing_matches_it_says_so(operator: CommandLine, db: Database[Any]) -> None:
@@ -176,14 +167,14 @@ def test_where_nothing_matches_it_says_so(operator: CommandLine, db: Database[An
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "say which dead letters: by ID, by --fingerprint"),
-        (("--dry-run",), "say which dead letters"),
-        (("--limit", "5"), "say which dead letters"),
+        ((), "select dead letters: by ID, by --fingerprint"),
+        (("--dry-run",), "select dead letters"),
+        (("--limit", "5"), "select dead letters"),
         (("--all", "x"), "IDs, filters and --all exclude each other"),
         (("--all", "--name", "x"), "IDs, filters and --all exclude each other"),
         (("x", "--queue", "x"), "IDs, filters and --all exclude each other"),
-        (("x", "y", "--redrives", "1"), "--redrives goes with one ID"),
-        (("--all", "--redrives", "1"), "--redrives goes with one ID"),
+        (("x", "y", "--redrives", "1"), "--redrives needs exactly one ID"),
+        (("--all", "--redrives", "1"), "--redrives needs exactly one ID"),
         (("--all", "--limit", "0"), "must be above 0"),
         (("--all", "--limit", "-1"), "must be a whole number"),
     ],

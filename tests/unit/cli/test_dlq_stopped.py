@@ -23,30 +23,23 @@ from pymongo.database import Database
 
 from tests.buried import bury, letter
 from tests.unit.cli.conftest import CommandLine
-from tidemill import aws
-from tidemill.aws import InvokeError, NotInvokedError
-from tidemill.cli.dlq import runs
-from tidemill.cli.ops import asking
-from tidemill.cli.ops.asking import RefusedByFunctionError
+from tidemill.aws import launcher
+from tidemill.aws.launcher import InvokeError, NotInvokedError
+from tidemill.cli import dlq_paging, operations
+from tidemill.cli.operations import RefusedByFunctionError
 from tidemill.clock import ServerClock
 from tidemill.documents import decode
 from tidemill.errors import InvalidRequestError, Problem, RefusedError, SettingsError, UnavailableError
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
 
 HOUR = timedelta(hours=1)
-COMPLETED = "an archive a minute or more later completes what was begun"
-GOES_ON = "the same command goes on with the rest"
+COMPLETED = "the next archive after a minute completes interrupted redrives"
+GOES_ON = "run the same command to continue"
 
 
 @pytest.fixture
 def died(db: Database[Any]) -> datetime:
     return ServerClock(db).now() - HOUR
-
-
-@pytest.fixture
-def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls that do no more than two letters."""
-    monkeypatch.setattr(runs, "MAX_LETTERS", 2)
 
 
 def open_letters(died: datetime, count: int) -> list[dict[str, Any]]:
@@ -58,29 +51,28 @@ def ends_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, BaseException], N
     """Let an error stand for the answer of a page, what it did or did not do."""
 
     def fails(page: int, error: BaseException) -> None:
-        answered, asked = asking.answered, iter(range(9))
+        answered, asked = operations.call_operation, iter(range(9))
 
         def asked_for(*event: Any) -> Any:
             if next(asked) == page:
                 raise error
             return answered(*event)
 
-        monkeypatch.setattr(runs, "answered", asked_for)
+        monkeypatch.setattr(dlq_paging, "call_operation", asked_for)
 
     return fails
 
 
-@pytest.mark.usefixtures("short_pages")
 @pytest.mark.parametrize(
     ("page", "error", "told"),
     [
-        (0, KeyboardInterrupt(), ["0 redriven for certain, up to 2 more may have been", COMPLETED, GOES_ON]),
-        (2, KeyboardInterrupt(), ["4 redriven for certain, up to 2 more may have been", COMPLETED, GOES_ON]),
-        (0, UnavailableError("away"), ["0 redriven for certain, up to 2 more may have been", COMPLETED, GOES_ON]),
-        (1, RefusedError("13"), ["2 redriven for certain, up to 2 more may have been", COMPLETED, GOES_ON]),
-        (1, InvokeError("no answer"), ["2 redriven for certain, up to 2 more may have been", COMPLETED, GOES_ON]),
+        (0, KeyboardInterrupt(), ["0 redriven for certain, up to 1000 more may have been", COMPLETED, GOES_ON]),
+        (2, KeyboardInterrupt(), ["4 redriven for certain, up to 1000 more may have been", COMPLETED, GOES_ON]),
+        (0, UnavailableError("away"), ["0 redriven for certain, up to 1000 more may have been", COMPLETED, GOES_ON]),
+        (1, RefusedError("13"), ["2 redriven for certain, up to 1000 more may have been", COMPLETED, GOES_ON]),
+        (1, InvokeError("no answer"), ["2 redriven for certain, up to 1000 more may have been", COMPLETED, GOES_ON]),
         (1, RefusedByFunctionError("away", code="unavailable"),
-         ["2 redriven for certain, up to 2 more may have been", COMPLETED, GOES_ON]),
+         ["2 redriven for certain, up to 1000 more may have been", COMPLETED, GOES_ON]),
         (1, RefusedByFunctionError("no", code="not_allowed"), ["2 redriven so far", GOES_ON]),
         (1, InvalidRequestError([Problem("cursor", "is none")]), ["2 redriven so far", GOES_ON]),
         (1, NotInvokedError("no credentials"), ["2 redriven so far", GOES_ON]),
@@ -90,13 +82,13 @@ def ends_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, BaseException], N
     ],
 )  # fmt: skip
 def test_where_it_ends_too_early_it_says_what_is_certain_and_what_may_be(
-    operator: CommandLine, dead: Tasks, tasks: Tasks, died: datetime,
+    by_two: CommandLine, dead: Tasks, tasks: Tasks, died: datetime,
     ends_in: Callable[[int, BaseException], None], *, page: int, error: BaseException, told: list[str] | None
 ) -> None:  # fmt: skip
     bury(dead, open_letters(died, 7))
     ends_in(page, error)
 
-    said = operator("dlq", "redrive", "--all")
+    said = by_two("dlq", "redrive", "--all")
 
     is_interrupted = isinstance(error, KeyboardInterrupt)
     assert (said.status, said.out) == (130 if is_interrupted else 1, "")
@@ -116,33 +108,33 @@ def test_one_id_may_have_done_no_more_than_one(
     assert "stopped early: 1 redriven for certain, up to 1 more may have been; " in said.err
 
 
-@pytest.mark.usefixtures("short_pages")
 def test_who_goes_on_with_a_limit_is_told_that_it_counts_anew(
-    operator: CommandLine, dead: Tasks, died: datetime, ends_in: Callable[[int, BaseException], None]
+    by_two: CommandLine, dead: Tasks, died: datetime, ends_in: Callable[[int, BaseException], None]
 ) -> None:
     bury(dead, open_letters(died, 7))
     ends_in(2, KeyboardInterrupt())
 
-    said = operator("dlq", "redrive", "--all", "--limit", "5")
+    said = by_two("dlq", "redrive", "--all", "--limit", "5")
 
     assert said.err.startswith("tidemill: stopped early: 4 redriven for certain, up to 1 more may have been; ")
-    assert said.err.endswith(f"{GOES_ON}, and counts --limit from 0\n")
+    assert said.err.endswith(f"{GOES_ON}; --limit counts from 0 again\n")
 
 
-@pytest.mark.usefixtures("short_pages")
 def test_who_goes_on_with_a_rate_is_told_until_when_the_first_ones_are_spread(
-    operator: CommandLine, dead: Tasks, tasks: Tasks, died: datetime, ends_in: Callable[[int, BaseException], None]
+    by_two: CommandLine, dead: Tasks, tasks: Tasks, died: datetime, ends_in: Callable[[int, BaseException], None]
 ) -> None:
     bury(dead, open_letters(died, 7))
     ends_in(2, KeyboardInterrupt())
 
-    said = operator("dlq", "redrive", "--all", "--rate", "0.01")
+    said = by_two("dlq", "redrive", "--all", "--rate", "0.01")
 
-    told = re.search("those that are back are spread until (.*) UTC; (.*)\n", said.err)
+    told = re.search("redriven tasks become due until (.*) UTC; (.*)\n", said.err)
     assert told is not None
-    assert told[2] == f"{GOES_ON}, and its spread begins anew at once: wait till then to keep the rate"
+    assert told[2] == f"{GOES_ON}; the rate starts over from now: wait until then to keep the rate"
     last = max(raw["due_at"] for raw in map(decode, tasks.find({}, {"due_at": 1})))
-    assert timedelta(seconds=295) < datetime.fromisoformat(f"{told[1]}+00:00") - last <= timedelta(seconds=301)
+    rest = 1000 * timedelta(seconds=100)  # of those that may have been redriven
+    between = datetime.fromisoformat(f"{told[1]}+00:00") - last
+    assert rest + timedelta(seconds=95) < between <= rest + timedelta(seconds=101)
 
 
 def test_who_goes_on_with_a_rate_is_told_that_it_begins_anew(
@@ -151,7 +143,7 @@ def test_who_goes_on_with_a_rate_is_told_that_it_begins_anew(
     ends_in(0, KeyboardInterrupt())
 
     assert operator("dlq", "redrive", "--all", "--rate", "5").err.endswith(
-        f"; {COMPLETED}; {GOES_ON}, and its spread begins anew at once\n"
+        f"; {COMPLETED}; {GOES_ON}; the rate starts over from now\n"
     )
 
 
@@ -218,13 +210,12 @@ class Refusing:
 
 @pytest.mark.parametrize(
     ("code", "told"),
-    [("unavailable", ["0 redriven for certain, up to 2 more may have been"]), ("not_found", [])],
+    [("unavailable", ["0 redriven for certain, up to 1000 more may have been"]), ("not_found", [])],
 )
-@pytest.mark.usefixtures("short_pages")
 def test_a_refusal_of_the_function_is_told_with_what_may_have_been_done(
     tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch, *, code: str, told: list[str]
 ) -> None:
-    monkeypatch.setattr(aws, "operator_client", lambda _: Refusing(code))
+    monkeypatch.setattr(launcher, "operator_client", lambda *_: Refusing(code))
 
     said = tidemill("dlq", "redrive", "--all", "--function", "operate")
 
@@ -236,7 +227,7 @@ def test_one_id_that_the_function_does_not_find_keeps_no_other_back_and_an_outag
     tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = iter(["not_found", "unavailable", "not_found"])
-    monkeypatch.setattr(aws, "operator_client", lambda _: Refusing(next(asked)))
+    monkeypatch.setattr(launcher, "operator_client", lambda *_: Refusing(next(asked)))
 
     said = tidemill("dlq", "redrive", "a", "b", "c", "--function", "operate")
 
@@ -261,7 +252,7 @@ def test_what_was_never_sent_has_done_nothing(
         def invoke(self, **_: Any) -> dict[str, Any]:
             raise kind
 
-    monkeypatch.setattr(aws, "operator_client", lambda _: Failing())
+    monkeypatch.setattr(launcher, "operator_client", lambda *_: Failing())
 
     said = tidemill("dlq", "redrive", "--all", "--function", "operate")
 

@@ -17,11 +17,12 @@ from tests.builders import MINUTE, add, claim_one, document
 from tests.buried import bury, letter
 from tests.functions.calls import app
 from tests.functions.lambda_api import refusal
+from tests.functions.warm import cool_down
 from tests.unit.cli.conftest import CommandLine, Said
-from tidemill import aws, bootstrap
+from tidemill.aws import launcher
 from tidemill.clock import ServerClock
 from tidemill.documents import DEAD_LETTERS
-from tidemill.store import Tasks, open_tasks
+from tidemill.store.connection import Tasks, open_tasks
 
 NAME = "tidemill-OperateFunction-Zx4Qw8Er2Ty6"
 ARN = f"arn:aws:lambda:eu-central-1:123456789012:function:{NAME}"
@@ -47,14 +48,12 @@ class Platform:
 def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     """The function is deployed, on the database of the test."""
     made = Platform()
-    monkeypatch.setattr(aws, "operator_client", lambda _: made)
+    monkeypatch.setattr(launcher, "operator_client", lambda *_: made)
     for handler in app("operate").logger.handlers:
         monkeypatch.setattr(handler, "stream", io.StringIO())
-    bootstrap.desk.cache_clear()
+    cool_down()
     yield made
-    if made.asked:
-        bootstrap.desk().db.client.close()
-    bootstrap.desk.cache_clear()
+    cool_down()
 
 
 @pytest.fixture
@@ -125,7 +124,7 @@ def without_ages(said: Said) -> tuple[int, str, str]:
         "dlq ls",
         "dlq ls --json",
         "dlq ls --name charge",
-        "dlq ls --letters --since 1d",
+        "dlq ls --items --since 1d",
         "dlq ls --fingerprint x",
         "dlq show dead",
         "dlq show dead --json",
@@ -145,6 +144,7 @@ def test_both_ways_say_the_same(operator: CommandLine, platform: Platform, comma
     there = without_ages(operator(*words, "--function", NAME))
 
     assert there == here
+    assert here[0] != 2, "a usage error is the same both ways, whatever is asked"
     assert asked_before == 0
     if here[0] == 0:
         assert [name for name, _ in platform.asked] == [NAME]
@@ -203,7 +203,7 @@ def test_a_function_may_be_named_before_the_topic(operator: CommandLine, platfor
 
 def test_with_a_function_no_database_is_needed_here(tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = {"queues": [], "database": "theirs", "now": "2031-07-01T09:00:00.000Z"}
-    monkeypatch.setattr(aws, "operator_client", lambda _: Platform(json.dumps(answer).encode()))
+    monkeypatch.setattr(launcher, "operator_client", lambda *_: Platform(json.dumps(answer).encode()))
 
     assert tidemill.done("ops", "queue", "ls", "--json", "--function", NAME).json == answer
 
@@ -225,7 +225,7 @@ def test_what_is_no_name_of_a_function_is_answered_with_the_usage(tidemill: Comm
 
 def test_an_answer_that_was_cut_is_called_so(tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = {"queues": [], "truncated": True, "database": "theirs", "now": "2031-07-01T09:00:00.000Z"}
-    monkeypatch.setattr(aws, "operator_client", lambda _: Platform(json.dumps(answer).encode()))
+    monkeypatch.setattr(launcher, "operator_client", lambda *_: Platform(json.dumps(answer).encode()))
 
     said = tidemill("ops", "queue", "ls", "--function", NAME)
 
@@ -244,7 +244,7 @@ def test_an_answer_that_was_cut_is_called_so(tidemill: CommandLine, monkeypatch:
 def test_what_the_function_refuses_is_one_sentence(
     tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch, error: dict[str, Any], sentence: str
 ) -> None:
-    monkeypatch.setattr(aws, "operator_client", lambda _: Platform(json.dumps({"error": error}).encode()))
+    monkeypatch.setattr(launcher, "operator_client", lambda *_: Platform(json.dumps({"error": error}).encode()))
 
     assert tidemill.refused("ops", "stats", "--function", NAME) == sentence
 
@@ -253,9 +253,9 @@ def test_what_the_function_refuses_is_one_sentence(
 def test_a_function_that_is_another_one_is_suspected(
     tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
-    monkeypatch.setattr(aws, "operator_client", lambda _: Platform(content))
+    monkeypatch.setattr(launcher, "operator_client", lambda *_: Platform(content))
 
-    sentence = f"{NAME} answers something else: is it the operate function?"
+    sentence = f"unexpected answer from {NAME}: is it the operate function?"
     assert tidemill.refused("ops", "queue", "ls", "--function", NAME) == sentence
 
 
@@ -264,7 +264,7 @@ def test_what_aws_refuses_is_one_sentence(tidemill: CommandLine, monkeypatch: py
         def invoke(self, **_: Any) -> None:
             refusal("AccessDeniedException")()
 
-    monkeypatch.setattr(aws, "operator_client", lambda _: Refusing())
+    monkeypatch.setattr(launcher, "operator_client", lambda *_: Refusing())
 
     said = tidemill.refused("ops", "queue", "ls", "--function", NAME)
     assert said == f"these AWS credentials may not invoke {NAME} (lambda:InvokeFunction)"

@@ -8,9 +8,9 @@ from itertools import accumulate
 import pytest
 
 from tests.unit.cli.conftest import CommandLine
-from tidemill.cli.policies import waits
-from tidemill.policies import Backoff, RetryPolicy
-from tidemill.retry import PRESETS
+from tidemill.cli.policies import compute_waits
+from tidemill.model import Backoff, RetryPolicy
+from tidemill.policy.retry import PRESETS
 
 
 def _seconds(*values: float) -> list[timedelta]:
@@ -90,7 +90,7 @@ def test_a_name_that_is_like_none_is_answered_with_the_list(tidemill: CommandLin
 def test_waits_grow_to_the_cap_and_the_total_adds_up_the_latest() -> None:
     policy = RetryPolicy(max_retries=4, backoff=Backoff(base_sec=10, max_sec=40))
 
-    found = list(waits(policy))
+    found = list(compute_waits(policy))
 
     assert [one.plain for one in found] == _seconds(10, 20, 40, 40)
     assert [one.earliest for one in found] == _seconds(0, 0, 0, 0)
@@ -101,7 +101,7 @@ def test_waits_grow_to_the_cap_and_the_total_adds_up_the_latest() -> None:
 def test_jitter_leaves_the_wait_before_it_as_it_is() -> None:
     policy = RetryPolicy(max_retries=2, backoff=Backoff(base_sec=10, jitter="decorrelated"))
 
-    first, second = waits(policy)
+    first, second = compute_waits(policy)
 
     assert (first.earliest, first.plain, first.latest) == tuple(_seconds(10, 10, 10))
     assert (second.earliest, second.plain, second.latest) == tuple(_seconds(10, 20, 20))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tidemill.cli.ops.queue_options import choices, in_words, naming_the_option, wanted
+from tidemill.admin.api import read_operation
+from tidemill.cli.queues import build_options, describe_options, describe_own_options, name_options_in_errors
 from tidemill.errors import InvalidRequestError
-from tidemill.operations import read
-from tidemill.policies import Adaptive, Budget, Pressure, QueueOptions
+from tidemill.model import Adaptive, Budget, Pressure, QueueOptions
 
 NOTHING = asdict(QueueOptions())
 ALL = asdict(
@@ -43,7 +43,7 @@ ALL = asdict(
     ],
 )
 def test_what_is_given_becomes_the_fields_of_an_operation(given: dict[str, Any], fields: dict[str, Any]) -> None:
-    assert wanted(given) == fields
+    assert build_options(given) == fields
 
 
 @pytest.mark.parametrize(
@@ -60,29 +60,29 @@ def test_what_is_given_becomes_the_fields_of_an_operation(given: dict[str, Any],
     ],
 )
 def test_what_is_not_allowed_is_named_by_its_option(given: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidRequestError) as refused, naming_the_option():
-        read({"op": "queue.set", "queue": "eu", **wanted(given)})
+    with pytest.raises(InvalidRequestError) as refused, name_options_in_errors():
+        read_operation({"op": "queue.set", "queue": "eu", **build_options(given)})
 
     assert str(refused.value) == sentence
 
 
 def test_only_choices_are_put_into_words() -> None:
-    assert choices(NOTHING) == {}
-    assert choices(ALL) == {
+    assert describe_own_options(NOTHING) == {}
+    assert describe_own_options(ALL) == {
         "selection": "oldest_first",
         "retry share": "0.5",
         "retries in flight": "at most 7",
-        "adaptive back-off": "one more wait per 3 ready tasks, up to 9 s",
-        "retry budget": "4 a minute, then waits are 5 times as long",
+        "adaptive back-off": "delay x (1 + due tasks / 3), up to 9 s",
+        "retry budget": "delay x 5 after 4 retries in a minute",
     }
 
 
 def test_a_share_of_nothing_is_a_choice() -> None:
-    assert choices(asdict(QueueOptions(retry_share=0))) == {"retry share": "0"}
+    assert describe_own_options(asdict(QueueOptions(retry_share=0))) == {"retry share": "0"}
 
 
 def test_in_words_the_rest_is_left_to_the_deployment_or_off() -> None:
-    assert in_words(NOTHING) == {
+    assert describe_options(NOTHING) == {
         "selection": "the deployment's",
         "retry share": "the deployment's",
         "retries in flight": "any number",
@@ -90,4 +90,4 @@ def test_in_words_the_rest_is_left_to_the_deployment_or_off() -> None:
         "retry budget": "off",
         "paused": "no",
     }
-    assert list(in_words(ALL)) == list(in_words(NOTHING))
+    assert list(describe_options(ALL)) == list(describe_options(NOTHING))

@@ -10,16 +10,16 @@ from pymongo.database import Database
 
 from tests.builders import MINUTE, add, claim, document
 from tests.unit.cli.conftest import CommandLine
-from tidemill import control
 from tidemill.clock import ServerClock
-from tidemill.control import options_of
-from tidemill.policies import Adaptive, Budget, Pressure, QueueOptions
-from tidemill.store import Tasks
+from tidemill.control import queues, task_types
+from tidemill.control.queues import load_options
+from tidemill.model import Adaptive, Budget, Pressure, QueueOptions
+from tidemill.store.connection import Tasks
 
 
 @pytest.fixture
 def eu(db: Database[Any]) -> str:
-    control.declare_queue(db, "eu", now=ServerClock(db).now())
+    queues.declare_queue(db, "eu", now=ServerClock(db).now())
     return "eu"
 
 
@@ -90,7 +90,7 @@ def test_status_tells_what_a_queue_has_chosen(operator: CommandLine, db: Databas
     assert (
         operator.done("ops", "queue", "status", eu, "--json").json["queue"]["options"]["selection"] == "retries_first"
     )
-    assert said.lines[-3:] == ["its own choices:", "", "selection  retries_first"]
+    assert said.lines[-3:] == ["its own options:", "", "selection  retries_first"]
 
 
 def test_numbers_are_read_as_shells_write_them(operator: CommandLine, db: Database[Any]) -> None:
@@ -99,8 +99,8 @@ def test_numbers_are_read_as_shells_write_them(operator: CommandLine, db: Databa
 
     assert operator.done("ops", "queue", "status", "eu").lines[-3:] == [
         "retries in flight  at most 3",
-        "adaptive back-off  one more wait per 20 ready tasks, up to 60 s",
-        "retry budget       50 a minute, then waits are 2 times as long",
+        "adaptive back-off  delay x (1 + due tasks / 20), up to 60 s",
+        "retry budget       delay x 2 after 50 retries in a minute",
     ]
 
 
@@ -130,7 +130,7 @@ def test_a_name_that_is_nearly_one_is_guessed(
     operator: CommandLine, db: Database[Any], tasks: Tasks, typo: str
 ) -> None:
     add(tasks, [document(ServerClock(db).now(), queue="python-only")])
-    control.declare_queue(db, "eu-central", now=ServerClock(db).now())
+    queues.declare_queue(db, "eu-central", now=ServerClock(db).now())
     meant = {"defalt": "default", "eu-centrl": "eu-central", "python-olny": "python-only"}[typo]
 
     assert operator.refused("ops", "queue", "status", typo) == f"queue: there is no queue {typo}, did you mean {meant}?"
@@ -148,7 +148,7 @@ def test_a_queue_is_declared(operator: CommandLine, db: Database[Any]) -> None:
     said = operator.done("ops", "queue", "declare", "eu")
 
     assert said.out == f"queue eu of {db.name} is declared\n"
-    assert "eu" in control.Directory(db).known().queues
+    assert "eu" in task_types.Directory(db).read_declarations().queues
 
 
 def test_set_stores_what_was_given_and_tells_all_that_holds(operator: CommandLine, db: Database[Any], eu: str) -> None:
@@ -158,7 +158,7 @@ def test_set_stores_what_was_given_and_tells_all_that_holds(operator: CommandLin
         "--budget", "on", "--budget-per-minute", "50", "--budget-factor", "1.5",
     )  # fmt: skip
 
-    assert options_of(db, eu) == QueueOptions(
+    assert load_options(db, eu) == QueueOptions(
         selection="weighted",
         retry_share=0.25,
         max_in_flight_retries=9,
@@ -170,8 +170,8 @@ def test_set_stores_what_was_given_and_tells_all_that_holds(operator: CommandLin
         "selection          weighted",
         "retry share        0.25",
         "retries in flight  at most 9",
-        "adaptive back-off  one more wait per 20 ready tasks, up to 90.5 s",
-        "retry budget       50 a minute, then waits are 1.5 times as long",
+        "adaptive back-off  delay x (1 + due tasks / 20), up to 90.5 s",
+        "retry budget       delay x 1.5 after 50 retries in a minute",
         "paused             no",
     ]
 
@@ -180,7 +180,7 @@ def test_a_second_set_keeps_the_first(operator: CommandLine, db: Database[Any]) 
     operator.done("ops", "queue", "set", "default", "--retry-share", "0.25", "--max-in-flight-retries", "9")
     operator.done("ops", "queue", "set", "default", "--retry-share", "deployment", "--adaptive", "on")
 
-    assert options_of(db, "default") == QueueOptions(max_in_flight_retries=9, pressure=Pressure(adaptive=Adaptive()))
+    assert load_options(db, "default") == QueueOptions(max_in_flight_retries=9, pressure=Pressure(adaptive=Adaptive()))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_value_out_of_range_changes_nothing(
     operator: CommandLine, db: Database[Any], option: str, value: str, sentence: str
 ) -> None:
     assert operator.refused("ops", "queue", "set", "default", option, value) == sentence
-    assert options_of(db, "default") == QueueOptions()
+    assert load_options(db, "default") == QueueOptions()
 
 
 @pytest.mark.parametrize(
@@ -235,9 +235,9 @@ def test_pause_and_resume_leave_the_other_choices(operator: CommandLine, db: Dat
     operator.done("ops", "queue", "set", eu, "--retry-share", "0.5")
 
     paused = operator.done("ops", "queue", "pause", eu)
-    assert options_of(db, eu) == QueueOptions(paused=True, retry_share=0.5)
+    assert load_options(db, eu) == QueueOptions(paused=True, retry_share=0.5)
     resumed = operator.done("ops", "queue", "resume", eu)
-    assert options_of(db, eu) == QueueOptions(paused=False, retry_share=0.5)
+    assert load_options(db, eu) == QueueOptions(paused=False, retry_share=0.5)
 
     assert paused.out == (
         f"queue eu of {db.name} is paused: it takes new tasks and starts none (running executors see it within 5 s)\n"
@@ -252,11 +252,11 @@ def test_a_queue_that_holds_tasks_can_be_paused_without_opening_it_to_http(
 
     operator.done("ops", "queue", "pause", "python-only")
 
-    assert options_of(db, "python-only") == QueueOptions(paused=True)
-    assert "python-only" not in control.Directory(db).known().queues
+    assert load_options(db, "python-only") == QueueOptions(paused=True)
+    assert "python-only" not in task_types.Directory(db).read_declarations().queues
     operator.done("ops", "queue", "declare", "python-only")
-    assert "python-only" in control.Directory(db).known().queues
-    assert options_of(db, "python-only") == QueueOptions(paused=True)
+    assert "python-only" in task_types.Directory(db).read_declarations().queues
+    assert load_options(db, "python-only") == QueueOptions(paused=True)
 
 
 def test_pausing_where_no_executor_ever_was_says_that_another_database_may_be_meant(

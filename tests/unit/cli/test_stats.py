@@ -12,7 +12,7 @@ from pymongo.database import Database
 from tests.builders import add, document
 from tests.unit.cli.conftest import CommandLine
 from tidemill.clock import ServerClock
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
 
 COUNTS = {
     "retry_runs": 8, "retry_successes": 6, "exhausted": 1, "retried": 4, "backoff_ms": 20_000, "saved_ms": 1_500,

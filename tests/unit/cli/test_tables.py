@@ -8,15 +8,15 @@ import sys
 
 import pytest
 
-from tidemill.cli import tables
+from tidemill.cli import output
 
 
 def test_what_would_steer_a_terminal_is_spelled_out_in_one_line() -> None:
-    assert tables.clean("red \x1b[31m\nnext\tline \x07 \u202e café") == "red \\x1b[31m next line \\x07 \\u202e café"
+    assert output.clean("red \x1b[31m\nnext\tline \x07 \u202e café") == "red \\x1b[31m next line \\x07 \\u202e café"
 
 
 def test_the_cells_of_a_table_are_text_and_no_markup() -> None:
-    table = tables.table({"n": "number", "note": "text"}, [("7", "[bold]:smile: \x1b[31m")])
+    table = output.format_table({"n": "number", "note": "text"}, [("7", "[bold]:smile: \x1b[31m")])
 
     assert table.splitlines() == ["n  note", "-- ----------------------", "7  [bold]:smile: \\x1b[31m"]
 
@@ -25,7 +25,7 @@ def test_the_cells_of_a_table_are_text_and_no_markup() -> None:
 def test_a_table_keeps_to_the_width_and_wraps_nothing_but_text(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setenv("COLUMNS", columns)
 
-    table = tables.table(
+    table = output.format_table(
         {"id": "word", "note": "text", "n": "number"}, [("0123456789" * 4, "many words " * 30, "12345")]
     )
 
@@ -38,7 +38,7 @@ def test_a_table_keeps_to_the_width_and_wraps_nothing_but_text(monkeypatch: pyte
 def test_no_terminal_is_narrow_enough_to_cut_a_number(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setenv("COLUMNS", columns)
 
-    table = tables.table(
+    table = output.format_table(
         {"queue": "text", **dict.fromkeys(("fresh", "retry", "oldest due"), "number")},
         [("a-queue-of-many-letters", "123456", "300", "1d 14h")],
     )
@@ -49,7 +49,9 @@ def test_no_terminal_is_narrow_enough_to_cut_a_number(monkeypatch: pytest.Monkey
 def test_a_long_fact_goes_on_below_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
 
-    lines = tables.facts({"name": "noop", "last error": "a receiver that answers 503 again and again"}).splitlines()
+    lines = output.format_facts(
+        {"name": "noop", "last error": "a receiver that answers 503 again and again"}
+    ).splitlines()
 
     assert lines == [
         "name        noop",
@@ -61,7 +63,7 @@ def test_a_long_fact_goes_on_below_its_beginning(monkeypatch: pytest.MonkeyPatch
 def test_a_long_point_goes_on_below_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
 
-    assert tables.points(["short", "a sentence that is longer than a terminal\x1b"]).splitlines() == [
+    assert output.format_points(["short", "a sentence that is longer than a terminal\x1b"]).splitlines() == [
         "- short",
         "- a sentence that is longer than a",
         "  terminal\\x1b",
@@ -72,7 +74,7 @@ def test_what_the_encoding_lacks_is_spelled_out(monkeypatch: pytest.MonkeyPatch)
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
 
-    tables.say("café")
+    output.print_text("café")
     sys.stdout.flush()
 
     assert raw.getvalue() == b"caf\\xe9\n"
@@ -83,7 +85,7 @@ def test_a_table_is_made_where_stdout_takes_nothing(monkeypatch: pytest.MonkeyPa
     full.write("what was said before")
     monkeypatch.setattr(sys, "stdout", full)
 
-    made = tables.table({"queue": "text"}, [("default",)])
+    made = output.format_table({"queue": "text"}, [("default",)])
 
     monkeypatch.undo()
     with pytest.raises(OSError, match="No space left"):
@@ -101,9 +103,9 @@ class _Terminal(io.StringIO):
 def test_only_a_terminal_gets_colour_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    piped = tables.table({"queue": "text"}, [("default",)])
+    piped = output.format_table({"queue": "text"}, [("default",)])
     monkeypatch.setattr(sys, "stdout", _Terminal())
-    shown = tables.table({"queue": "text"}, [("default",)])
+    shown = output.format_table({"queue": "text"}, [("default",)])
 
     assert piped.splitlines()[0] == "queue"
     assert "\x1b[1m" in shown

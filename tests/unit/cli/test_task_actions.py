@@ -11,11 +11,11 @@ from pymongo.database import Database
 from tests.builders import MINUTE, add, document
 from tests.conftest import T0
 from tests.unit.cli.conftest import CommandLine
-from tidemill.cli.ops.task_text import cancelled
+from tidemill.cli.task_view import describe_cancel
 from tidemill.clock import ServerClock
-from tidemill.store import Tasks
+from tidemill.store.connection import Tasks
 
-TAKEN = "the next executor that looks takes it, unless `tidemill ops task explain` says otherwise"
+TAKEN = "if it does not start soon, `tidemill ops task explain` shows the reason"
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_pending_task_is_cancelled_once(operator: CommandLine, db: Database[An
     first, second = (operator.done("ops", "task", "cancel", str(task_id)).out for _ in range(2))
 
     assert first == f"task {task_id} is cancelled: it was not running\n"
-    assert second == f"task {task_id} is cancelled: it had ended already, and nothing was changed\n"
+    assert second == f"task {task_id} is cancelled: it had already ended, and nothing was changed\n"
 
 
 def test_a_running_task_is_asked_to_stop_and_force_does_not_wait(operator: CommandLine, running: str) -> None:
@@ -75,9 +75,9 @@ def test_a_running_task_is_asked_to_stop_and_force_does_not_wait(operator: Comma
     forced = operator.done("ops", "task", "cancel", running, "--force")
 
     assert asked.out == (
-        f"task {running} runs and is asked to stop: it will be cancelled, or done if it succeeds all the same\n"
+        f"task {running} is running and was asked to stop: it ends as cancelled, or as done if it succeeds\n"
     )
-    assert forced.out == f"task {running} is cancelled, though it ran: what its worker still does with it is refused\n"
+    assert forced.out == f"task {running} is cancelled while running: the result of its worker will be refused\n"
 
 
 def test_no_part_of_force_is_force(operator: CommandLine, running: str, tasks: Tasks) -> None:
@@ -99,20 +99,20 @@ def test_a_task_that_is_not_there_is_told_in_one_line(
 @pytest.mark.parametrize(
     ("was", "task", "sentence"),
     [
-        ("done", {"status": "done"}, "task x is done: it had ended already, and nothing was changed"),
-        ("failed", {"status": "failed"}, "task x is failed: it had ended already, and nothing was changed"),
-        ("processing", {"status": "done"}, "task x is done: it had ended already, and nothing was changed"),
+        ("done", {"status": "done"}, "task x is done: it had already ended, and nothing was changed"),
+        ("failed", {"status": "failed"}, "task x is failed: it had already ended, and nothing was changed"),
+        ("processing", {"status": "done"}, "task x is done: it had already ended, and nothing was changed"),
     ],
 )
 def test_a_cancel_says_what_it_did(was: str, task: dict[str, str], sentence: str) -> None:
-    assert cancelled({"was": was, "task": {"id": "x", **task}}) == sentence
+    assert describe_cancel({"was": was, "task": {"id": "x", **task}}) == sentence
 
 
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"name": 7}, "if it is held, it was asked to stop, and else cancelled"),
-        ({"name": 7, "status": "processing"}, "if it is held, it was asked to stop, and else cancelled"),
+        ({"name": 7}, "it was asked to stop if it is leased, otherwise cancelled"),
+        ({"name": 7, "status": "processing"}, "it was asked to stop if it is leased, otherwise cancelled"),
         ({"status": "lost"}, "it is neither pending nor processing, and nothing was changed"),
         ({"name": 7, "status": "done"}, "it is neither pending nor processing, and nothing was changed"),
     ],
@@ -133,7 +133,7 @@ def test_a_task_whose_worker_is_gone_is_not_said_to_run(operator: CommandLine, t
     add(tasks, [document(T0, _id="x", status="processing", attempts=1, lease=lease)])
 
     assert operator.done("ops", "task", "cancel", "x").out == (
-        "task x is asked to stop, but its lease is over: the next reclaim cancels it, --force does so at once\n"
+        "task x was asked to stop, but its lease has expired: the next reclaim cancels it, --force does at once\n"
     )
 
 
@@ -146,7 +146,7 @@ def test_a_task_that_is_hurried_in_a_paused_queue_is_not_said_to_start(
 
     said = operator.done("ops", "task", "retry", "x")
 
-    assert said.out == "task x is due now, but queue eu is paused: it waits until that is resumed\n"
+    assert said.out == "task x is due now, but queue eu is paused: it waits until the queue is resumed\n"
 
 
 @pytest.mark.parametrize("action", ["show", "explain", "retry", "cancel"])
@@ -157,4 +157,4 @@ def test_an_id_that_begins_with_a_dash_goes_behind_two_of_them(
     add(tasks, [document(now, _id="-f", due_at=now + MINUTE, next_retry_at=now + MINUTE)])
 
     assert "-f" in operator.done("ops", "task", action, "--", "-f").out
-    assert "begins with - goes last, behind --" in " ".join(operator.done("ops", "task", action, "--help").out.split())
+    assert "begins with - last, after --" in " ".join(operator.done("ops", "task", action, "--help").out.split())

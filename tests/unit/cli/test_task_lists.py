@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -9,10 +10,14 @@ import pytest
 from pymongo.database import Database
 
 from tests.builders import MINUTE, add, document
-from tests.unit.cli.conftest import CommandLine
-from tidemill.cli.ops import tasks as commands
+from tests.unit.cli.conftest import Answer, CommandLine
+from tidemill.admin.api import operate, read_operation
+from tidemill.admin.context import AdminContext
+from tidemill.cli.operations import MAX_PAGES
 from tidemill.clock import ServerClock
-from tidemill.store import Tasks, listing
+from tidemill.policy.retry import DEFAULT
+from tidemill.store.connection import Tasks
+from tidemill.store.listing import PageLimits
 
 SECRET = "s3cret-of-a-customer"
 
@@ -83,7 +88,7 @@ def test_what_is_left_is_found_behind_the_cursor(operator: CommandLine, db: Data
     hint, cursor = first.lines[-1].rsplit(" ", 1)
     second = operator.done("ops", "task", "ls", "--limit", "3", "--cursor", cursor)
 
-    assert hint == "there are more: go on with the same options and --cursor"
+    assert hint == "there are more: continue with the same options and --cursor"
     assert [line.split()[0] for line in first.lines[2:-2] + second.lines[2:]] == ids[::-1]
 
 
@@ -97,26 +102,25 @@ def test_more_than_a_page_is_fetched_page_by_page(operator: CommandLine, db: Dat
 
 
 def test_a_search_that_takes_too_many_pages_says_how_to_go_on(
-    operator: CommandLine, monkeypatch: pytest.MonkeyPatch, db: Database[Any], tasks: Tasks
+    deploy: Callable[[Answer], CommandLine], db: Database[Any], tasks: Tasks
 ) -> None:
     now = ServerClock(db).now()
-    monkeypatch.setattr(listing, "WALK", 2)
-    monkeypatch.setattr(listing, "LONG_WALK", 2)
-    monkeypatch.setattr(commands, "MAX_PAGES", 3)
     add(tasks, [document(now, name="rare", status="done", finished_at=now)])
-    add(tasks, [document(now, status="done", finished_at=now) for _ in range(9)])
-
+    add(tasks, [document(now, status="done", finished_at=now) for _ in range(2 * MAX_PAGES)])
+    two = PageLimits(max_per_walk=2, max_per_page=2)
+    context = AdminContext(db=db, clock=ServerClock(db), retry=DEFAULT, page_limits=two)
+    operator = deploy(lambda event: operate(read_operation(event), context))
     first = operator.done("ops", "task", "ls", "--name", "rare")
     hint, cursor = first.lines[-1].rsplit(" ", 1)
     second = operator.done("ops", "task", "ls", "--name", "rare", "--cursor", cursor)
 
-    assert hint == "none found so far: go on with the same options and --cursor"
+    assert hint == "no match so far: continue with the same options and --cursor"
     assert second.lines[2].split()[1] == "rare"
 
 
 def test_where_nothing_is_that_is_said_with_the_database(operator: CommandLine, db: Database[Any]) -> None:
-    assert operator.done("ops", "task", "ls").out == f"there are no living tasks in {db.name}\n"
-    assert operator.done("ops", "task", "ls", "--status", "done").out == f"no living task matches in {db.name}\n"
+    assert operator.done("ops", "task", "ls").out == f"there are no tasks in {db.name}\n"
+    assert operator.done("ops", "task", "ls", "--status", "done").out == f"no task matches in {db.name}\n"
     assert operator.done("ops", "task", "ls", "--json").json["tasks"] == []
 
 
@@ -141,14 +145,14 @@ def test_a_long_id_is_cut_in_its_row_and_whole_in_json(operator: CommandLine, db
 
     assert max(map(len, said.lines)) <= 100
     assert said.lines[2].startswith("order-777")
-    assert said.lines[-1] == "long ids are cut: --json has all of them"
+    assert said.lines[-1] == "long ids are cut: --json prints whole ids"
     assert operator.done("ops", "task", "ls", "--json").json["tasks"][0]["id"] == task_id
 
 
 def test_a_queue_that_is_not_there_is_told_beside_the_list(operator: CommandLine, db: Database[Any]) -> None:
     said = operator("ops", "task", "ls", "--queue", "defalt")
 
-    assert (said.status, said.out) == (0, f"no living task matches in {db.name}\n")
+    assert (said.status, said.out) == (0, f"no task matches in {db.name}\n")
     assert said.err == "tidemill: there is no queue defalt, did you mean default?\n"
 
 
@@ -162,4 +166,6 @@ def test_a_limit_that_is_none_is_answered_with_the_usage(operator: CommandLine, 
 
 @pytest.mark.parametrize("cursor", ["x", "FgAAAA", "6b0a99c7baf140d0cc3848ad", "\x1b[31m"])
 def test_a_cursor_that_is_none_is_refused_in_a_sentence(operator: CommandLine, cursor: str) -> None:
-    assert operator.refused("ops", "task", "ls", "--cursor", cursor) == "cursor: is none that a page has named"
+    refusal = 'cursor: invalid; pass the "next" value of the previous page'
+
+    assert operator.refused("ops", "task", "ls", "--cursor", cursor) == refusal

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pymongo.database import Database
 
 from tests.unit.cli.conftest import CommandLine
-from tidemill import UnavailableError, bootstrap
+from tidemill import UnavailableError
 from tidemill.cli.work import _leave, _require_indexes
-from tidemill.executor import Report
-
-
-@pytest.fixture
-def worker(operator: CommandLine) -> Iterator[CommandLine]:
-    """The command line on the test's database, whose connections are closed afterwards."""
-    yield operator
-    bootstrap.database("work", timeout_sec=5.0, pool=4).client.close()
+from tidemill.executor.report import Report
 
 
 @pytest.mark.parametrize(
@@ -74,10 +66,10 @@ def test_a_package_that_is_none_is_named(operator: CommandLine, package: str, co
     assert complaint in operator.refused("work", "--tasks", package)
 
 
-def test_a_database_without_its_indexes_is_told_how_to_get_them(worker: CommandLine, db: Database[Any]) -> None:
+def test_a_database_without_its_indexes_is_told_how_to_get_them(operator: CommandLine, db: Database[Any]) -> None:
     db["tasks"].drop_index("owners")
 
-    refusal = worker.refused("work")
+    refusal = operator.refused("work")
 
     assert refusal == "an index of tasks is missing: run `tidemill indexes` once, then try again"
 
@@ -98,8 +90,8 @@ def test_outcomes_that_were_not_confirmed_are_a_failure() -> None:
 
 
 def test_a_server_that_is_not_there_is_told_without_its_address(
-    worker: CommandLine, monkeypatch: pytest.MonkeyPatch
+    operator: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MONGODB_URI", "mongodb://user:s3cret@127.0.0.1:9/")
 
-    assert worker.refused("work") == "MongoDB was not reached (nobody listens there: is it up, and the port right?)"
+    assert operator.refused("work") == "MongoDB was not reached (connection refused: check the server and the port)"

@@ -12,9 +12,9 @@ from typing import Final
 import pytest
 
 from tests.unit.make import eventually
-from tidemill.cli.watch import Watch
+from tidemill.cli.signals import Watch
 from tidemill.errors import MissingIndexError, UnavailableError
-from tidemill.executor import Worker
+from tidemill.executor.lifetime import Worker
 
 AWAY: Final = UnavailableError("MongoDB did not answer in time (AutoReconnect)")
 STILL_AWAY: Final = UnavailableError("MongoDB was not reached (there is no primary now)")
@@ -83,12 +83,12 @@ def test_a_terminal_that_hangs_up_twice_is_no_second_signal(watched: Watched) ->
     ("running", "line"),
     [
         (0, "stopping"),
-        (1, "stopping: 1 task still runs; once more leaves at once"),
-        (3, "stopping: 3 tasks still run; once more leaves at once"),
+        (1, "stopping: 1 task still runs; a second signal exits at once"),
+        (3, "stopping: 3 tasks still run; a second signal exits at once"),
     ],
 )
 def test_who_stops_it_is_told_what_it_waits_for(watched: Watched, running: int, line: str) -> None:
-    watched.worker.note(running=running, trouble=None, answered=True)
+    watched.worker.record_status(running=running, error=None, answered=True)
 
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -115,36 +115,36 @@ def test_other_signals_are_none_of_its_business(watched: Watched) -> None:
 
 
 def test_trouble_is_told_when_it_comes_and_when_it_is_over(watched: Watched) -> None:
-    watched.worker.note(running=0, trouble=AWAY, answered=True)
+    watched.worker.record_status(running=0, error=AWAY, answered=True)
     assert watched.hears(f"{AWAY}; trying again")
-    watched.worker.note(running=0, trouble=STILL_AWAY, answered=True)
-    watched.worker.note(running=0, trouble=AWAY, answered=True)
-    watched.worker.note(running=0, trouble=None, answered=True)
+    watched.worker.record_status(running=0, error=STILL_AWAY, answered=True)
+    watched.worker.record_status(running=0, error=AWAY, answered=True)
+    watched.worker.record_status(running=0, error=None, answered=True)
 
-    assert watched.hears(f"{AWAY}; trying again", "back at work")
+    assert watched.hears(f"{AWAY}; trying again", "working again")
 
 
 def test_trouble_of_another_kind_is_told_as_well(watched: Watched) -> None:
     lacking = MissingIndexError("tasks")
-    watched.worker.note(running=0, trouble=AWAY, answered=True)
+    watched.worker.record_status(running=0, error=AWAY, answered=True)
     assert watched.hears(f"{AWAY}; trying again")
 
-    watched.worker.note(running=0, trouble=lacking, answered=True)
+    watched.worker.record_status(running=0, error=lacking, answered=True)
 
     assert watched.hears(f"{AWAY}; trying again", f"{lacking}; trying again")
 
 
 def test_that_a_function_had_nowhere_to_run_is_told_once(watched: Watched) -> None:
     for reason in ("no process can be had", "no process can be had", "no thread can be had"):
-        watched.worker.note(running=0, trouble=None, answered=True, not_started=reason)
-        assert watched.hears("a task did not start and is put off: no process can be had")
+        watched.worker.record_status(running=0, error=None, answered=True, not_started=reason)
+        assert watched.hears("a task did not start and is postponed: no process can be had")
 
 
 def test_that_a_function_had_nowhere_to_run_is_told_though_the_worker_leaves_then(watched: Watched) -> None:
     with Watch(watched.worker, stop=threading.Event(), leave=watched.left.append):
-        watched.worker.note(running=0, trouble=None, answered=True, not_started="no process can be had")
+        watched.worker.record_status(running=0, error=None, answered=True, not_started="no process can be had")
 
-    assert "tidemill: a task did not start and is put off: no process can be had" in watched.told
+    assert "tidemill: a task did not start and is postponed: no process can be had" in watched.told
 
 
 def test_once_it_is_over_signals_are_as_before(watched: Watched) -> None:

@@ -19,21 +19,15 @@ from tests.unit.mongod.mongods import (
     not_released,
     taken_port,
 )
-from tidemill.testing import (
-    Mongod,
-    MongodNotFoundError,
-    MongodStartError,
-    _mongod_guard,
-    mongod,
-)
+from tidemill.testing import Mongod, MongodNotFoundError, MongodStartError, _mongod_guard, mongod
 from tidemill.testing._mongod_guard import (
     PORTS_TO_TRY,
     Guard,
     NotStarted,
-    Running,
+    RunningMongod,
     free_ports,
     launch,
-    telling,
+    select_last_lines,
 )
 
 
@@ -97,7 +91,7 @@ def test_without_the_wheel_the_mongod_on_path_is_taken(monkeypatch: pytest.Monke
     ],
 )
 def test_what_to_do_depends_on_the_platform(system: str, machine: str, remedy: str) -> None:
-    assert remedy in mongod.how_to_get_mongod(system, machine)
+    assert remedy in mongod.explain_missing_mongod(system, machine)
 
 
 @pytest.mark.parametrize(
@@ -122,22 +116,20 @@ def test_a_mongod_that_ends_at_once_is_quoted(tmp_path: Path) -> None:
         Mongod(binary=fake).start()
 
 
-def test_a_mongod_that_never_listens_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_mongod_guard, "START_WITHIN_SEC", 0)
+def test_a_mongod_that_never_listens_is_given_up(tmp_path: Path) -> None:
     fake = fake_mongod(tmp_path, "exec sleep 60")
 
-    outcome = launch([str(fake)], tmp_path, ports=free_ports(), released=not_released)
+    outcome = launch([str(fake)], tmp_path, ports=free_ports(), released=not_released, timeout_sec=0)
 
     assert outcome == NotStarted(code=None, log="")
 
 
-def test_a_mongod_that_becomes_no_primary_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mongod, "PRIMARY_WITHIN_SEC", 0.1)
+def test_a_mongod_that_becomes_no_primary_is_given_up(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     fake = fake_mongod(tmp_path, f"echo $$ > {pid}; {LISTENING}")
 
-    with pytest.raises(MongodStartError, match="did not become a primary"):
-        Mongod(binary=fake).start()
+    with pytest.raises(MongodStartError, match=r"did not become a primary within 0\.1 s"):
+        Mongod(binary=fake, primary_timeout_sec=0.1).start()
 
     assert not exists(int(pid.read_text()))
 
@@ -157,24 +149,22 @@ def test_a_guard_that_breaks_is_quoted(tmp_path: Path) -> None:
 
 
 def test_a_guard_that_cannot_be_started_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = set(_mongod_guard._held)
+    before = set(_mongod_guard._guards)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
 
     with pytest.raises(FileNotFoundError):
         Guard(str(tmp_path), ["mongod"])
 
-    assert before == _mongod_guard._held
+    assert before == _mongod_guard._guards
 
 
 def test_the_quoted_end_of_a_log_leaves_out_what_is_merely_information() -> None:
     told = '{"s":"E", "msg":"no disk"}'
-    assert telling("\n".join([told, *['{"s":"I", "msg":"bye"}'] * 20])) == told
+    assert select_last_lines("\n".join([told, *['{"s":"I", "msg":"bye"}'] * 20])) == told
 
 
-def test_it_lives_on_disk_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mongod, "ROOM_IN_MEMORY", 2**60)
-
-    assert mongod.parent_folder() == tempfile.gettempdir()
+def test_it_lives_on_disk_where_memory_is_short() -> None:
+    assert mongod.choose_parent_folder(min_free_bytes=2**60) == tempfile.gettempdir()
 
 
 def test_a_port_that_somebody_took_meanwhile_is_given_up_for_another(tmp_path: Path) -> None:
@@ -182,7 +172,7 @@ def test_a_port_that_somebody_took_meanwhile_is_given_up_for_another(tmp_path: P
         ports = (taken, next(free_ports()))
         outcome = launch_real(tmp_path, ports)
 
-        assert isinstance(outcome, Running)
+        assert isinstance(outcome, RunningMongod)
         outcome.process.kill()
         outcome.process.wait()
     assert outcome.port == ports[1]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.mongod.mongods import (
+    END_WITHIN_SEC,
     LISTENING,
     Trace,
     alive,
@@ -23,13 +24,8 @@ from tests.unit.mongod.mongods import (
     line_of,
     trace_of,
 )
-from tidemill.testing import (
-    Mongod,
-)
-from tidemill.testing._mongod_guard import (
-    Guard,
-    Listening,
-)
+from tidemill.testing import Mongod
+from tidemill.testing._mongod_guard import Guard, ListeningMongod
 
 
 @pytest.mark.parametrize(
@@ -39,9 +35,9 @@ from tidemill.testing._mongod_guard import (
         ("raise ValueError", None, 1),
         ("sys.exit(3)", None, 3),
         ("os._exit(4)", None, 4),
-        ("time.sleep(60)", signal.SIGINT, -signal.SIGINT),
-        ("time.sleep(60)", signal.SIGTERM, -signal.SIGTERM),
-        ("time.sleep(60)", signal.SIGKILL, -signal.SIGKILL),
+        ("await_signal()", signal.SIGINT, -signal.SIGINT),
+        ("await_signal()", signal.SIGTERM, -signal.SIGTERM),
+        ("await_signal()", signal.SIGKILL, -signal.SIGKILL),
     ],
 )
 def test_however_its_process_ends_nothing_is_left(body: str, sent: signal.Signals | None, status: int) -> None:
@@ -51,7 +47,7 @@ def test_however_its_process_ends_nothing_is_left(body: str, sent: signal.Signal
         if sent:
             os.killpg(process.pid, sent)
 
-        assert process.wait(timeout=10) == status
+        assert process.wait(timeout=END_WITHIN_SEC) == status
         eventually(trace.is_gone)
 
 
@@ -60,7 +56,7 @@ def test_one_that_is_never_stopped_goes_with_its_process() -> None:
         trace = trace_of(process)
         let_go(process)
 
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=END_WITHIN_SEC) == 0
         eventually(trace.is_gone)
 
 
@@ -69,7 +65,7 @@ def test_ctrl_c_leaves_it_alone_until_its_process_is_done_with_it() -> None:
 with Mongod() as server, MongoClient(server.uri) as client:
     try:
         tell(server)
-        time.sleep(60)
+        await_signal()
     except KeyboardInterrupt:
         time.sleep(0.1)
         print("ok" if client.admin.command("ping")["ok"] else "not ok", flush=True)
@@ -80,7 +76,7 @@ with Mongod() as server, MongoClient(server.uri) as client:
         os.killpg(process.pid, signal.SIGINT)
 
         assert line_of(process) == "ok"
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=END_WITHIN_SEC) == 0
         eventually(trace.is_gone)
 
 
@@ -125,7 +121,7 @@ def test_a_process_that_ends_while_it_starts_one_leaves_nothing(tmp_path: Path, 
 def test_stopping_it_does_not_wait_for_others_that_hold_its_pipe(tmp_path: Path) -> None:
     guard = Guard(str(tmp_path), [str(fake_mongod(tmp_path, LISTENING))])
     listening = guard.report()
-    assert isinstance(listening, Listening)
+    assert isinstance(listening, ListeningMongod)
     other = os.dup(guard.pipe)
 
     guard.release()
@@ -137,7 +133,7 @@ def test_stopping_it_does_not_wait_for_others_that_hold_its_pipe(tmp_path: Path)
 def test_the_guard_survives_the_signals_that_end_other_processes(tmp_path: Path) -> None:
     fake = fake_mongod(tmp_path, LISTENING)
     guard = Guard(str(tmp_path), [str(fake)])
-    assert isinstance(guard.report(), Listening)
+    assert isinstance(guard.report(), ListeningMongod)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         guard.process.send_signal(number)

@@ -10,15 +10,8 @@ from tests.unit.mongod.mongods import (
     TEST_URI,
     client,
 )
-from tidemill.testing import (
-    Mongod,
-    MongodStartError,
-    NotLoopbackError,
-    mongod,
-)
-from tidemill.testing._mongod_guard import (
-    free_ports,
-)
+from tidemill.testing import Mongod, MongodStartError, NotLoopbackError, mongod
+from tidemill.testing._mongod_guard import free_ports
 
 
 def test_a_given_server_on_loopback_is_used_and_left_running(server: Mongod, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +36,7 @@ def test_a_given_server_on_loopback_is_used_and_left_running(server: Mongod, mon
     ],
 )
 def test_loopback_hosts_are_recognised(hosts: str) -> None:
-    assert mongod.only_loopback(f"mongodb://user:S3cr3t%40x@{hosts}/db?replicaSet=rs0")
+    assert mongod.is_only_loopback(f"mongodb://user:S3cr3t%40x@{hosts}/db?replicaSet=rs0")
 
 
 @pytest.mark.parametrize(
@@ -76,10 +69,9 @@ def test_any_other_server_is_refused_without_showing_the_uri(uri: str, monkeypat
 def test_a_given_server_that_is_of_no_use_is_reported_without_showing_the_uri(
     query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mongod, "ANSWER_WITHIN_SEC", 0.1)
     monkeypatch.setenv(TEST_URI, f"mongodb://user:S3cr3t@127.0.0.1:{next(free_ports())}/{query}")
 
     with pytest.raises(MongodStartError, match="no primary of a replica set answers") as failure:
-        Mongod().start()
+        Mongod(primary_timeout_sec=0.1).start()
 
     assert "S3cr3t" not in "".join(traceback.format_exception(failure.value))

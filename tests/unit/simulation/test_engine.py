@@ -5,10 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from tidemill.model import Failed, Retried, Succeeded
-from tidemill.policies import Backoff, RetryPolicy
-from tidemill.simulation.backlog import Backlog, SimulatedTask
-from tidemill.simulation.engine import EPOCH, Conditions, SimulatedRun, simulate
+from tidemill.model import Backoff, Failed, Retried, RetryPolicy, Succeeded
+from tidemill.simulation.engine import EPOCH, Backlog, Conditions, SimulatedRun, SimulatedTask, simulate
 
 ALWAYS_2_SEC = RetryPolicy(max_retries=2, backoff=Backoff(strategy="fixed", base_sec=2, jitter="none"))
 

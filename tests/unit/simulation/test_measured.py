@@ -7,10 +7,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from tidemill.model import Lane, Retried, Succeeded
-from tidemill.simulation import Scenario, Starvation, Wave
-from tidemill.simulation.backlog import SimulatedTask
-from tidemill.simulation.engine import EPOCH, FAILURE, SimulatedRun
-from tidemill.simulation.waves import measured
+from tidemill.simulation.engine import EPOCH, FAILURE, SimulatedRun, SimulatedTask
+from tidemill.simulation.starvation import Scenario, Starvation, Wave, measure_runs
 
 SMALL = Scenario(slots=2, duration=timedelta(seconds=20), waves=(Wave(at=timedelta(seconds=2), tasks=2),))
 
@@ -38,7 +36,7 @@ def course(*, last_due: float = 9) -> Starvation:
         run("runs at the end", due=18, start=19.5),
         run("waits at the end", due=last_due, start=20.5),
     ]
-    return measured(runs, SMALL)
+    return measure_runs(runs, SMALL)
 
 
 def test_a_retry_is_in_backoff_until_it_is_due_and_due_until_it_starts() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tidemill.cli.simulate import add_to
 
-SIMULATIONS = ["retry-priority", "starvation", "arrivals"]
+SIMULATIONS = ["retry-priority", "starvation"]
 
 
 def printed(*arguments: str) -> str:
@@ -69,17 +69,6 @@ def test_starvation_ends_with_what_the_data_say() -> None:
     assert pool.endswith(f"was empty after {found['weighted']['pool_empty_after_sec']:.1f} s.")
     assert f"never fell below {found['weighted']['least_fresh_per_sec']:.1f}/s" in fresh
     assert contrast.endswith(f"falls to {found['retries_first']['least_fresh_per_sec']:.1f}/s.")
-
-
-def test_arrivals_end_with_what_the_data_say() -> None:
-    found = data("arrivals")
-    *_, wakes, knocks, lingering, quiet, _, conclusion = text("arrivals").splitlines()
-
-    longest = max(one["longest_sec"] for one in (*found["ordinary"], *found["alone"], found["hard"][0][1]))
-    assert conclusion == f"With all of them, no task waited longer than {longest:.1f} s."
-    for line, (name, course) in zip((wakes, knocks, lingering, quiet), found["hard"][1:], strict=True):
-        assert line.startswith(f" {name} ")
-        assert f"| {course['longest_sec']:.1f} s" in line
 
 
 def test_json_gives_spans_in_seconds() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tidemill.simulation import Comparison, Timeline, retry_priority
+from tidemill.simulation.priority import Comparison, Timeline, simulate_retry_priority
 
 
 def seconds(span: timedelta) -> float:
@@ -24,7 +24,7 @@ def numbers(comparison: Comparison) -> tuple[float, float, float]:
 
 
 def test_without_priority_the_retry_waits_for_all_that_was_due_before_it() -> None:
-    timeline = retry_priority().waiting.without
+    timeline = simulate_retry_priority().waiting.without
 
     assert timeline.selection == "oldest_first"
     assert told(timeline) == [
@@ -39,7 +39,7 @@ def test_without_priority_the_retry_waits_for_all_that_was_due_before_it() -> No
 
 
 def test_with_priority_the_retry_is_the_next_task_of_a_worker_that_waited() -> None:
-    timeline = retry_priority().waiting.prioritized
+    timeline = simulate_retry_priority().waiting.prioritized
 
     assert timeline.selection == "retries_first"
     assert told(timeline) == [
@@ -54,14 +54,14 @@ def test_with_priority_the_retry_is_the_next_task_of_a_worker_that_waited() -> N
 
 
 def test_priority_saves_150_seconds_on_a_worker_that_waits_out_the_backoff() -> None:
-    waiting = retry_priority().waiting
+    waiting = simulate_retry_priority().waiting
 
     assert waiting.waits_out_backoff
     assert numbers(waiting) == (182, 32, 150)
 
 
 def test_tidemill_runs_the_next_task_during_the_backoff() -> None:
-    tidemill = retry_priority().tidemill
+    tidemill = simulate_retry_priority().tidemill
 
     assert not tidemill.waits_out_backoff
     assert numbers(tidemill) == (180, 60, 120)
@@ -86,7 +86,7 @@ def test_tidemill_runs_the_next_task_during_the_backoff() -> None:
 
 
 def test_the_estimate_is_the_run_time_of_the_tasks_that_the_retry_overtook() -> None:
-    result = retry_priority()
+    result = simulate_retry_priority()
 
     assert (result.waiting.ahead, seconds(result.waiting.estimate)) == (5, 150)
     assert (result.tidemill.ahead, seconds(result.tidemill.estimate)) == (4, 120)

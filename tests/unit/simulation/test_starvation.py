@@ -12,24 +12,28 @@ from random import Random
 
 import pytest
 
-from tidemill.model import Lane, Succeeded
-from tidemill.policies import Backoff, RetryPolicy, Selection
-from tidemill.simulation import Scenario, Starvation, Wave, starvation
+from tidemill.model import Backoff, Lane, RetryPolicy, Selection, Succeeded
 from tidemill.simulation.engine import SimulatedRun
-from tidemill.simulation.scenario import play
-from tidemill.simulation.waves import measured
+from tidemill.simulation.starvation import (
+    Scenario,
+    Starvation,
+    Wave,
+    measure_runs,
+    simulate_scenario,
+    simulate_starvation,
+)
 
 SEED = 7
 
 
 @pytest.fixture(scope="module")
 def runs() -> tuple[SimulatedRun, ...]:
-    return play(Scenario(), rng=Random(SEED))
+    return simulate_scenario(Scenario(), rng=Random(SEED))
 
 
 @pytest.fixture(scope="module")
 def result(runs: tuple[SimulatedRun, ...]) -> Starvation:
-    return measured(runs, Scenario())
+    return measure_runs(runs, Scenario())
 
 
 def held_by_retries(runs: Sequence[SimulatedRun], at: datetime) -> int:
@@ -89,7 +93,7 @@ def test_fresh_work_that_waits_has_its_part_of_the_slots_at_every_moment(runs: t
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.33])
 def test_retries_hold_their_share_of_the_slots_while_both_lanes_have_work(share: float) -> None:
     scenario = Scenario(slots=48, retry_share=share)
-    runs = play(scenario, rng=Random(SEED))
+    runs = simulate_scenario(scenario, rng=Random(SEED))
 
     moments = with_work(runs, ["fresh", "retry"], run_time=scenario.run_time)
 
@@ -133,15 +137,15 @@ def test_the_intervals_have_no_gaps(result: Starvation) -> None:
 
 
 def test_a_seed_gives_the_same_course_again_and_another_seed_another(result: Starvation) -> None:
-    assert starvation(rng=Random(SEED)) == result
-    assert starvation(rng=Random(SEED + 1)) != result
+    assert simulate_starvation(rng=Random(SEED)) == result
+    assert simulate_starvation(rng=Random(SEED + 1)) != result
 
 
 def test_without_a_share_retries_starve_while_fresh_tasks_wait() -> None:
     scenario = Scenario(retry_share=0)
-    runs = play(scenario, rng=Random(SEED))
+    runs = simulate_scenario(scenario, rng=Random(SEED))
 
-    starved = [one for one in measured(runs, scenario).intervals if one.fresh_always_waited]
+    starved = [one for one in measure_runs(runs, scenario).intervals if one.fresh_always_waited]
 
     assert len(starved) > 3
     assert all(one.retry_slots == 0 for one in starved)
@@ -156,7 +160,7 @@ def test_with_retries_first_fresh_tasks_get_nothing_while_due_retries_fill_the_s
         waves=(Wave(at=timedelta(seconds=9), tasks=1000),),
     )
 
-    result = starvation(scenario, rng=Random(SEED))
+    result = simulate_starvation(scenario, rng=Random(SEED))
 
     taken = [one for one in result.intervals if one.retry_slots == 1]
     assert taken
@@ -169,7 +173,7 @@ def test_with_retries_first_fresh_tasks_get_nothing_while_due_retries_fill_the_s
 def test_the_other_selections_give_fresh_tasks_less_than_the_share_leaves_them(
     selection: Selection, result: Starvation
 ) -> None:
-    other = starvation(Scenario(selection=selection), rng=Random(SEED))
+    other = simulate_starvation(Scenario(selection=selection), rng=Random(SEED))
 
     assert other.least_fresh_per_sec is not None
     assert result.least_fresh_per_sec is not None
@@ -189,7 +193,7 @@ def test_no_retry_starts_before_its_backoff_is_over_and_the_waits_are_those_of_t
 
 
 def test_without_waves_there_is_no_pool_and_fresh_tasks_never_wait_long() -> None:
-    result = starvation(replace(Scenario(), waves=()), rng=Random(SEED))
+    result = simulate_starvation(replace(Scenario(), waves=()), rng=Random(SEED))
 
     assert (result.retries, result.largest_pool, result.pool_empty_after) == (0, 0, timedelta(0))
     assert result.least_fresh_per_sec is None

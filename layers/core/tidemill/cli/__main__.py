@@ -1,4 +1,4 @@
-"""``python -m tidemill.cli``: the same as ``tidemill``."""
+"""Entry point of ``python -m tidemill.cli``, which equals ``tidemill``."""
 
 import sys
 

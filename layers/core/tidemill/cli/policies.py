@@ -1,4 +1,4 @@
-"""``tidemill policy``: what the presets are, and which waits they lead to. Needs no database."""
+"""``tidemill policy``: the retry presets and their delays. Needs no database."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from tidemill.cli.tables import ABSENT, Commands, add_json_to, say, say_json, table
+from tidemill.cli.output import ABSENT, Commands, add_json_to, format_table, print_json, print_text
 from tidemill.errors import InvalidRequestError, Problem
-from tidemill.policies import Backoff, RetryPolicy
-from tidemill.retry import PRESETS, backoff
-from tidemill.wording import guess, span
+from tidemill.model import Backoff, RetryPolicy
+from tidemill.policy.retry import PRESETS, backoff
+from tidemill.text import did_you_mean, format_duration
 
 _LATEST_DRAW = math.nextafter(1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """The wait before the *retry*-th retry: *plain* without jitter, and within which limits jitter leaves it.
+    """Delay before the *retry*-th retry: *plain* without jitter, and its bounds with jitter.
 
-    ``total`` is how long after the first failure the retry starts at the latest, the runs in between left out.
+    ``total`` is the latest start of the retry after the first failure, without the run times in between.
     """
 
     retry: int
@@ -34,19 +34,19 @@ class Wait:
 
 def add_to(commands: Commands) -> None:
     """Add ``policy`` with its sub-commands."""
-    policy = commands.add_parser("policy", help="show the retry presets and the waits they lead to")
+    policy = commands.add_parser("policy", help="show the retry presets and their delays")
     actions = policy.add_subparsers(required=True, metavar="ACTION")
-    listing = actions.add_parser("ls", help="list the presets")
-    add_json_to(listing)
-    listing.set_defaults(command=_list)
-    showing = actions.add_parser("show", help="show when a preset retries")
-    showing.add_argument("name", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
-    add_json_to(showing)
-    showing.set_defaults(command=_show)
+    parser = actions.add_parser("ls", help="list the presets")
+    add_json_to(parser)
+    parser.set_defaults(command=_list)
+    parser = actions.add_parser("show", help="show the retry delays of a preset")
+    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
+    add_json_to(parser)
+    parser.set_defaults(command=_show)
 
 
-def waits(policy: RetryPolicy) -> Iterator[Wait]:
-    """Yield the waits of *policy* in order."""
+def compute_waits(policy: RetryPolicy) -> Iterator[Wait]:
+    """Yield the delays of *policy* in order."""
     total = timedelta()
     without_jitter = replace(policy.backoff, jitter="none")
     for retry in range(1, policy.max_retries + 1):
@@ -61,12 +61,12 @@ def waits(policy: RetryPolicy) -> Iterator[Wait]:
         )
 
 
-def _list(chosen: argparse.Namespace) -> None:
-    if chosen.json:
-        say_json([_document(name, policy) for name, policy in PRESETS.items()])
+def _list(arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        print_json([_encode_policy(name, policy) for name, policy in PRESETS.items()])
         return
-    say(
-        table(
+    print_text(
+        format_table(
             {
                 "preset": "word",
                 "strategy": "word",
@@ -76,21 +76,23 @@ def _list(chosen: argparse.Namespace) -> None:
                 "jitter": "word",
                 "max_retries": "number",
             },
-            [_row(name, policy) for name, policy in PRESETS.items()],
+            [_format_row(name, policy) for name, policy in PRESETS.items()],
         )
     )
 
 
-def _show(chosen: argparse.Namespace) -> None:
-    policy = _preset(chosen.name)
-    if chosen.json:
-        say_json(_document(chosen.name, policy) | {"retries": [_wait_document(wait) for wait in waits(policy)]})
+def _show(arguments: argparse.Namespace) -> None:
+    policy = _find_preset(arguments.name)
+    if arguments.json:
+        print_json(
+            _encode_policy(arguments.name, policy) | {"retries": [_encode_wait(wait) for wait in compute_waits(policy)]}
+        )
     elif policy.max_retries == 0:
-        say(f"{chosen.name}: one run, no retries")
+        print_text(f"{arguments.name}: one run, no retries")
     else:
-        say(f"{chosen.name}: {_in_words(policy)}\n")
-        say(
-            table(
+        print_text(f"{arguments.name}: {_describe(policy)}\n")
+        print_text(
+            format_table(
                 {
                     "retry": "number",
                     "before jitter": "number",
@@ -99,58 +101,58 @@ def _show(chosen: argparse.Namespace) -> None:
                     "latest since first failure": "number",
                 },
                 [
-                    (str(one.retry), *map(span, (one.plain, one.earliest, one.latest, one.total)))
-                    for one in waits(policy)
+                    (str(wait.retry), *map(format_duration, (wait.plain, wait.earliest, wait.latest, wait.total)))
+                    for wait in compute_waits(policy)
                 ],
             )
         )
 
 
-def _preset(name: str) -> RetryPolicy:
+def _find_preset(name: str) -> RetryPolicy:
     if name in PRESETS:
         return PRESETS[name]
-    sentence = f"there is no preset {name}{guess(name, PRESETS) or ';'} the presets are {', '.join(PRESETS)}"
+    sentence = f"there is no preset {name}{did_you_mean(name, PRESETS) or ';'} the presets are {', '.join(PRESETS)}"
     raise InvalidRequestError([Problem("policy", sentence)])
 
 
-def _in_words(policy: RetryPolicy) -> str:
-    waiting = policy.backoff
-    base, cap = (span(timedelta(seconds=sec)) for sec in (waiting.base_sec, waiting.max_sec))
-    growth = f" x {waiting.factor:g}" if waiting.strategy == "exponential" else ""
+def _describe(policy: RetryPolicy) -> str:
+    options = policy.backoff
+    base, cap = (format_duration(timedelta(seconds=sec)) for sec in (options.base_sec, options.max_sec))
+    growth = f" x {options.factor:g}" if options.strategy == "exponential" else ""
     retries = "1 retry" if policy.max_retries == 1 else f"{policy.max_retries} retries"
-    return f"{retries}, {waiting.strategy} from {base}{growth} up to {cap}, jitter {_jitter(waiting)}"
+    return f"{retries}, {options.strategy} from {base}{growth} up to {cap}, jitter {_format_jitter(options)}"
 
 
-def _row(name: str, policy: RetryPolicy) -> tuple[str, ...]:
+def _format_row(name: str, policy: RetryPolicy) -> tuple[str, ...]:
     if policy.max_retries == 0:
         return (name, *[ABSENT] * 5, "0")
-    waiting = policy.backoff
+    options = policy.backoff
     return (
         name,
-        waiting.strategy,
-        span(timedelta(seconds=waiting.base_sec)),
-        f"{waiting.factor:g}" if waiting.strategy == "exponential" else ABSENT,
-        span(timedelta(seconds=waiting.max_sec)),
-        _jitter(waiting),
+        options.strategy,
+        format_duration(timedelta(seconds=options.base_sec)),
+        f"{options.factor:g}" if options.strategy == "exponential" else ABSENT,
+        format_duration(timedelta(seconds=options.max_sec)),
+        _format_jitter(options),
         str(policy.max_retries),
     )
 
 
-def _jitter(waiting: Backoff) -> str:
-    return f"proportional {waiting.jitter_factor:g}" if waiting.jitter == "proportional" else waiting.jitter
+def _format_jitter(options: Backoff) -> str:
+    return f"proportional {options.jitter_factor:g}" if options.jitter == "proportional" else options.jitter
 
 
-def _document(name: str, policy: RetryPolicy) -> dict[str, Any]:
-    waiting = policy.backoff if policy.max_retries else None
+def _encode_policy(name: str, policy: RetryPolicy) -> dict[str, Any]:
+    options = policy.backoff if policy.max_retries else None
     fields = ("strategy", "base_sec", "factor", "max_sec", "jitter", "jitter_factor")
     return {
         "name": name,
         "max_retries": policy.max_retries,
-        **{field: None if waiting is None else getattr(waiting, field) for field in fields},
+        **{field: None if options is None else getattr(options, field) for field in fields},
     }
 
 
-def _wait_document(wait: Wait) -> dict[str, Any]:
+def _encode_wait(wait: Wait) -> dict[str, Any]:
     return {
         "retry": wait.retry,
         "wait_sec": wait.plain.total_seconds(),

@@ -1,4 +1,4 @@
-"""The simulations on a terminal: plain text that reads the same in a file, or JSON."""
+"""``tidemill simulate``: results of the simulations as plain text, the same on a terminal and in a file, or as JSON."""
 
 from __future__ import annotations
 
@@ -7,58 +7,78 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from datetime import timedelta
+from io import StringIO
 from random import Random
 from typing import Final
 
+from rich import box
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
-from tidemill.cli.plain_text import printed, sec, table
-from tidemill.cli.simulate_arrivals import arrivals_text
-from tidemill.cli.tables import say
-from tidemill.simulation import (
-    Comparison,
-    Interval,
-    RetryPriority,
-    Scenario,
-    Starvation,
-    Step,
-    Timeline,
-    arrivals,
-    retry_priority,
-    starvation,
-)
+from tidemill.cli.output import print_text
+from tidemill.simulation.priority import Comparison, RetryPriority, Step, Timeline, simulate_retry_priority
+from tidemill.simulation.starvation import Interval, Scenario, Starvation, simulate_starvation
+
+WIDTH: Final = 100
+"""Columns of a table."""
+
+
+def build_table(*headings: str, justify: JustifyMethod = "left") -> Table:
+    """Return an empty table with a column for each of *headings*."""
+    grid = Table(box=box.ASCII, show_edge=False)
+    for heading in headings:
+        grid.add_column(heading, justify=justify)
+    return grid
+
+
+def render_table(rows: Table) -> str:
+    """Return a table as lines of text."""
+    # Never a terminal: the text depends only on the data.
+    console = Console(file=StringIO(), width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(rows)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def sec(span: timedelta) -> str:
+    """Return *span* as text in seconds."""
+    return f"{round(span.total_seconds(), 1):g} s"
+
 
 SEED: Final = 1
-"""Of the jitter: every run prints the same."""
+"""Seed of the jitter: every run prints the same."""
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``simulate`` with a sub-command for each simulation."""
-    simulating = commands.add_parser("simulate", help="show on a virtual clock what the policies lead to")
-    simulations = simulating.add_subparsers(required=True, metavar="SIMULATION")
-    _add(simulations, "retry-priority", _retry_priority, summary="what a retry gains by going first")
-    _add(simulations, "starvation", _starvation, summary="what fresh tasks keep while waves of tasks fail")
-    _add(simulations, "arrivals", _arrivals, summary="how long tasks wait that come in one by one")
+    parser = commands.add_parser("simulate", help="simulate retry policies on a virtual clock")
+    simulations = parser.add_subparsers(required=True, metavar="SIMULATION")
+    _add_simulation(
+        simulations, "retry-priority", _print_retry_priority, summary="time that a retry gains by going first"
+    )
+    _add_simulation(
+        simulations, "starvation", _print_starvation, summary="throughput of fresh tasks while waves of tasks fail"
+    )
 
 
-def retry_priority_text(result: RetryPriority) -> str:
-    """Return both timelines and what going first saves."""
+def format_retry_priority(result: RetryPriority) -> str:
+    """Return both timelines and the time that going first saves."""
     return "\n".join(
         [
-            *_setting(result.waiting.prioritized),
+            *_describe_setting(result.waiting.prioritized),
             "This worker waits out the back-off of a task that failed before it takes the next one:",
             "",
-            printed(_timelines(result.waiting)),
+            render_table(_build_timelines(result.waiting)),
             f"Time saved by priority: {sec(result.waiting.time_saved)}.",
             "Tidemill's executor does not wait, it takes the next task at once:",
             "",
-            printed(_savings(result)),
+            render_table(_build_savings(result)),
         ]
     ).rstrip()
 
 
-def starvation_text(result: Starvation, *, contrast: Starvation) -> str:
-    """Return the course of *result* and what it comes to; *contrast* is the same with another selection."""
+def format_starvation(result: Starvation, *, contrast: Starvation) -> str:
+    """Return the course of *result* and a conclusion; *contrast* is the same scenario with another selection."""
     scenario = result.scenario
     waves = ", ".join(f"{wave.tasks} at {sec(wave.at)}" for wave in scenario.waves)
     run = sec(scenario.run_time)
@@ -68,13 +88,13 @@ def starvation_text(result: Starvation, *, contrast: Starvation) -> str:
             f"Waves that come in at once and fail their first run: {waves}.",
             f"Selection {scenario.selection}, retry share {scenario.retry_share:.0%}.",
             "",
-            printed(_course(result.intervals)),
-            *_conclusion(result, contrast),
+            render_table(_build_intervals(result.intervals)),
+            *_describe_conclusion(result, contrast),
         ]
     )
 
 
-def _add(
+def _add_simulation(
     simulations: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,
     command: Callable[[argparse.Namespace], None],
@@ -86,30 +106,25 @@ def _add(
     parser.set_defaults(command=command)
 
 
-def _retry_priority(chosen: argparse.Namespace) -> None:
-    result = retry_priority()
-    say(_json(result) if chosen.json else retry_priority_text(result))
+def _print_retry_priority(arguments: argparse.Namespace) -> None:
+    result = simulate_retry_priority()
+    print_text(_dump_json(result) if arguments.json else format_retry_priority(result))
 
 
-def _starvation(chosen: argparse.Namespace) -> None:
-    weighted = starvation(rng=_rng())
-    retries_first = starvation(Scenario(selection="retries_first"), rng=_rng())
-    if chosen.json:
-        say(_json({"weighted": weighted, "retries_first": retries_first}))
+def _print_starvation(arguments: argparse.Namespace) -> None:
+    weighted = simulate_starvation(rng=_make_rng())
+    retries_first = simulate_starvation(Scenario(selection="retries_first"), rng=_make_rng())
+    if arguments.json:
+        print_text(_dump_json({"weighted": weighted, "retries_first": retries_first}))
     else:
-        say(starvation_text(weighted, contrast=retries_first))
+        print_text(format_starvation(weighted, contrast=retries_first))
 
 
-def _arrivals(chosen: argparse.Namespace) -> None:
-    result = arrivals(rng=_rng())
-    say(_json(result) if chosen.json else arrivals_text(result))
+def _make_rng() -> Random:
+    return Random(SEED)  # noqa: S311 - jitter is no secret
 
 
-def _rng() -> Random:
-    return Random(SEED)  # noqa: S311 - jitter keeps no secret
-
-
-def _setting(timeline: Timeline) -> list[str]:
+def _describe_setting(timeline: Timeline) -> list[str]:
     fresh = [step for step in timeline.steps if not step.is_retry]
     [failed] = [step for step in fresh if step.fails]
     return [
@@ -118,38 +133,41 @@ def _setting(timeline: Timeline) -> list[str]:
     ]
 
 
-def _timelines(comparison: Comparison) -> Table:
-    made = table(_heading("without priority", comparison.without), _heading("with priority", comparison.prioritized))
+def _build_timelines(comparison: Comparison) -> Table:
+    grid = build_table(
+        _format_heading("without priority", comparison.without),
+        _format_heading("with priority", comparison.prioritized),
+    )
     for steps in zip(comparison.without.steps, comparison.prioritized.steps, strict=True):
-        made.add_row(*(_step(step) for step in steps))
-    return made
+        grid.add_row(*(_format_step(step) for step in steps))
+    return grid
 
 
-def _heading(words: str, timeline: Timeline) -> str:
+def _format_heading(words: str, timeline: Timeline) -> str:
     return f"{words} ({timeline.selection})"
 
 
-def _step(step: Step) -> str:
-    what = " fails" if step.fails else " retry" if step.is_retry else ""
-    return f"{sec(step.starts):>5} - {sec(step.ends):>5}  {step.task}{what}"
+def _format_step(step: Step) -> str:
+    note = " fails" if step.fails else " retry" if step.is_retry else ""
+    return f"{sec(step.starts):>5} - {sec(step.ends):>5}  {step.task}{note}"
 
 
-def _savings(result: RetryPriority) -> Table:
-    made = table("after a failure", "retry without", "retry with", "saved", "estimate: ahead x run / slots")
+def _build_savings(result: RetryPriority) -> Table:
+    grid = build_table("after a failure", "retry without", "retry with", "saved", "estimate: ahead x run / slots")
     first = result.waiting.without.steps[0]
     for comparison in (result.waiting, result.tidemill):
-        made.add_row(
+        grid.add_row(
             "worker waits" if comparison.waits_out_backoff else "Tidemill does not wait",
             f"at {sec(comparison.without.retry_starts)}",
             f"at {sec(comparison.prioritized.retry_starts)}",
             sec(comparison.time_saved),
             f"{comparison.ahead} x {sec(first.ends - first.starts)} / 1 = {sec(comparison.estimate)}",
         )
-    return made
+    return grid
 
 
-def _course(intervals: Iterable[Interval]) -> Table:
-    made = table(
+def _build_intervals(intervals: Iterable[Interval]) -> Table:
+    grid = build_table(
         "time",
         "wave",
         "retry\npool",
@@ -161,50 +179,53 @@ def _course(intervals: Iterable[Interval]) -> Table:
         "fresh\nwaiting",
         justify="right",
     )
-    for one in intervals:
-        made.add_row(
-            f"{one.starts.total_seconds():.0f} - {sec(one.ends)}",
-            str(one.wave or ""),
-            str(one.retry_pool),
-            str(one.retries_due),
-            str(one.retries_in_backoff),
-            f"{one.retry_slots:.1%}",
-            f"{one.fresh_per_sec:.1f}/s",
-            f"{one.failed_per_sec:.1f}/s",
-            str(one.fresh_waiting),
+    for interval in intervals:
+        grid.add_row(
+            f"{interval.starts.total_seconds():.0f} - {sec(interval.ends)}",
+            str(interval.wave or ""),
+            str(interval.retry_pool),
+            str(interval.retries_due),
+            str(interval.retries_in_backoff),
+            f"{interval.retry_slots:.1%}",
+            f"{interval.fresh_per_sec:.1f}/s",
+            f"{interval.failed_per_sec:.1f}/s",
+            str(interval.fresh_waiting),
         )
-    return made
+    return grid
 
 
-def _conclusion(result: Starvation, contrast: Starvation) -> list[str]:
+def _describe_conclusion(result: Starvation, contrast: Starvation) -> list[str]:
     scenario, selection = result.scenario, contrast.scenario.selection
     part = 1 - scenario.retry_share
     rate = scenario.slots * part / scenario.run_time.total_seconds()
-    least, other_least = _least(result), _least(contrast)
-    empty, other_empty = sec(result.pool_empty_after), sec(contrast.pool_empty_after)
+    least, contrast_least = _format_least_rate(result), _format_least_rate(contrast)
+    empty, contrast_empty = sec(result.pool_empty_after), sec(contrast.pool_empty_after)
     return [
         f"The retry pool, {result.largest_pool} tasks at its largest, was empty after {empty}.",
         f"Fresh throughput never fell below {least} while fresh tasks waited; {part:.0%} of the slots do {rate:g}/s.",
-        f"With {selection} the pool is empty after {other_empty}, but fresh throughput falls to {other_least}.",
+        f"With {selection} the pool is empty after {contrast_empty}, but fresh throughput falls to {contrast_least}.",
     ]
 
 
-def _least(result: Starvation) -> str:
+def _format_least_rate(result: Starvation) -> str:
     return "none" if result.least_fresh_per_sec is None else f"{result.least_fresh_per_sec:.1f}/s"
 
 
-def _json(value: object) -> str:
-    return json.dumps(_plain(value), indent=2)
+def _dump_json(value: object) -> str:
+    return json.dumps(_convert_to_json(value), indent=2)
 
 
-def _plain(value: object) -> object:
-    """Return *value* in JSON's types; a span named ``wait`` becomes seconds named ``wait_sec``."""
+def _convert_to_json(value: object) -> object:
+    """Return *value* in the types of JSON; a duration named ``wait`` becomes seconds named ``wait_sec``."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_convert_to_json(element) for element in value]
     if is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, dict):
-        return {f"{key}_sec" if isinstance(one, timedelta) else key: _plain(one) for key, one in value.items()}
+        return {
+            f"{key}_sec" if isinstance(content, timedelta) else key: _convert_to_json(content)
+            for key, content in value.items()
+        }
     return value

@@ -1,4 +1,4 @@
-"""``tidemill work``: the executor as a process that stays, on a machine of one's own."""
+"""``tidemill work``: a worker, which is an executor in a process of its own that runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -16,207 +16,209 @@ from typing import Any, Final, NoReturn
 
 from pymongo.database import Database
 
-from tidemill import bootstrap, control, indexes
-from tidemill.cli.tables import Commands, OutputError, flush, say
-from tidemill.cli.watch import Watch, complain
+from tidemill import indexes
+from tidemill.bootstrap import deployment
+from tidemill.cli.output import Commands, OutputError, flush, print_text
+from tidemill.cli.signals import Watch, warn
+from tidemill.control import queues, task_types
 from tidemill.documents import TASKS
 from tidemill.errors import MissingIndexError, SettingsError, UnavailableError
-from tidemill.executor import Order, Report, Runtime, Worker, work
-from tidemill.executor.life import FOREVER, WORKER_LEASE
-from tidemill.model import LANES
-from tidemill.policies import SELECTIONS
-from tidemill.requests import QUEUE_PATTERN
+from tidemill.executor.execution import work
+from tidemill.executor.lifetime import WORKER_LEASE, WORKER_REMAINING, Worker
+from tidemill.executor.options import ExecutionOptions, Runtime
+from tidemill.executor.report import Report
+from tidemill.model import LANES, SELECTIONS
+from tidemill.requests.tasks import QUEUE_PATTERN
 from tidemill.settings import from_environment
-from tidemill.store import gauges, open_tasks, translated
-from tidemill.wording import guess
+from tidemill.store import counts
+from tidemill.store.connection import open_tasks, translate_errors
+from tidemill.text import did_you_mean
 
-_SIGNALLED: Final = 128
-"""A shell adds it to the number of a signal."""
+_SIGNAL_STATUS_BASE: Final = 128
+"""Added to the number of a signal it gives the exit status, as in a shell."""
 
 
 def add_to(commands: Commands) -> None:
     """Add ``work``."""
-    working = commands.add_parser("work", help="run tasks as they become due, until it is stopped", allow_abbrev=False)
-    working.add_argument(
+    parser = commands.add_parser("work", help="run due tasks until stopped", allow_abbrev=False)
+    parser.add_argument(
         "--queue",
         action="append",
         dest="queues",
         default=[],
-        type=_queue,
+        type=_parse_queue,
         metavar="NAME",
-        help="serve this queue; repeat it for more; without it: all queues",
+        help="serve this queue; may be repeated; default: all queues",
     )
-    working.add_argument("--lane", choices=LANES, help="serve one lane only")
-    working.add_argument("--selection", choices=SELECTIONS, help="which lane is served first")
-    working.add_argument(
+    parser.add_argument("--lane", choices=LANES, help="serve only this lane")
+    parser.add_argument("--selection", choices=SELECTIONS, help="order in which the lanes are served")
+    parser.add_argument(
         "--concurrency",
-        type=_as_set("CONCURRENCY", "concurrency"),
+        type=_parse_as_setting("CONCURRENCY", "concurrency"),
         metavar="N",
-        help="how many tasks run at once; default: CONCURRENCY, or 16",
+        help="number of tasks that run at once; default: CONCURRENCY, or 16",
     )
-    working.add_argument(
+    parser.add_argument(
         "--batch-size",
-        type=_as_set("BATCH_SIZE", "batch_size"),
+        type=_parse_as_setting("BATCH_SIZE", "batch_size"),
         metavar="N",
-        help="how many tasks are claimed at once; default: BATCH_SIZE, or 100",
+        help="maximum number of tasks of one claim; default: BATCH_SIZE, or 100",
     )
-    working.add_argument(
+    parser.add_argument(
         "--tasks",
-        type=_package,
+        type=_parse_package,
         metavar="PACKAGE",
-        help="the package whose modules register task functions, found from here; default: TASK_PACKAGE, or tasks",
+        help="package of task modules, also found in the current directory; default: TASK_PACKAGE, or tasks",
     )
-    working.add_argument("--until-empty", action="store_true", help="leave once nothing is due")
-    working.set_defaults(command=_work)
+    parser.add_argument("--until-empty", action="store_true", help="exit when no task is due")
+    parser.set_defaults(command=_work)
 
 
-def _queue(text: str) -> str:
+def _parse_queue(text: str) -> str:
     if not re.fullmatch(QUEUE_PATTERN, text):
         raise argparse.ArgumentTypeError("use up to 63 letters, digits, _ . and -")
     return text
 
 
-def _package(text: str) -> str:
-    package: str = _as_set("TASK_PACKAGE", "task_package")(text or "-")
+def _parse_package(text: str) -> str:
+    package: str = _parse_as_setting("TASK_PACKAGE", "task_package")(text or "-")
     return package
 
 
-def _as_set(name: str, field: str) -> Callable[[str], Any]:
-    """Return what reads an option as the setting *name* is read."""
+def _parse_as_setting(name: str, field: str) -> Callable[[str], Any]:
+    """Return a parser of an option with the rules of the setting *name*."""
 
-    def value(text: str) -> Any:  # noqa: ANN401 - a setting is of any type
+    def parse(text: str) -> Any:  # noqa: ANN401 - a setting is of any type
         try:
             return getattr(from_environment({name: text}), field)
         except SettingsError as error:
             raise argparse.ArgumentTypeError(str(error).removeprefix(f"{name} ")) from None
 
-    return value
+    return parse
 
 
-def _work(chosen: argparse.Namespace) -> None:
+def _work(arguments: argparse.Namespace) -> None:
     threads = threading.enumerate()
     if sys.stdout is None:
-        _say_no_more()  # or a connection gets the descriptor that is stdout to every child
+        _discard_stdout()  # otherwise a connection gets the descriptor that is stdout in every child
     stop = threading.Event()
-    worker = Worker(stop, stays=not chosen.until_empty)
-    with Watch(worker, stop=stop, leave=lambda number: _leave_at_once(number, begun=watch.has_begun)) as watch:
-        sys.path.insert(0, str(Path.cwd()))  # where ``python -m`` looks, too
-        package = bootstrap.chosen().task_package if chosen.tasks is None else chosen.tasks
-        runtime = bootstrap.worker_runtime(package)
-        _look_ahead(runtime.tasks.database, chosen.queues)
-        order = _order(chosen)
+    worker = Worker(stop, stays=not arguments.until_empty)
+    with Watch(worker, stop=stop, leave=lambda number: _exit_at_once(number, has_begun=watch.has_begun)) as watch:
+        sys.path.insert(0, str(Path.cwd()))  # as for ``python -m``
+        package = deployment().settings.task_package if arguments.tasks is None else arguments.tasks
+        runtime = deployment().make_worker_runtime(package)
+        _check_database(runtime.tasks.database, arguments.queues)
+        options = _build_options(arguments)
         watch.begin()
         try:
-            _speak(_beginning(runtime, order, package=package))
-            report = work(runtime, order, worker)
+            _print(_describe_start(runtime, options, package=package))
+            report = work(runtime, options, worker)
         finally:
             if runtime.isolation is not None:
                 runtime.isolation.close()
-    _speak(_ending(report))
+    _print(_describe_end(report))
     runtime.tasks.database.client.close()
     _leave(report, threads)
 
 
-def _order(chosen: argparse.Namespace) -> Order:
-    return Order(
-        owner=f"work-{_host()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
-        remaining=FOREVER,
-        queues=tuple(dict.fromkeys(chosen.queues)),
-        lanes=LANES if chosen.lane is None else (chosen.lane,),
-        selection=chosen.selection,
-        concurrency=chosen.concurrency,
-        batch_size=chosen.batch_size,
+def _build_options(arguments: argparse.Namespace) -> ExecutionOptions:
+    return ExecutionOptions(
+        owner=f"work-{_read_host_name()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+        remaining=WORKER_REMAINING,
+        queues=tuple(dict.fromkeys(arguments.queues)),
+        lanes=LANES if arguments.lane is None else (arguments.lane,),
+        selection=arguments.selection,
+        concurrency=arguments.concurrency,
+        batch_size=arguments.batch_size,
     )
 
 
-def _look_ahead(db: Database[Any], queues: Sequence[str]) -> None:
+def _check_database(db: Database[Any], queues: Sequence[str]) -> None:
     _require_indexes(db)
     for queue in queues:
-        _warn_of_a_typo(db, queue)
+        _warn_if_unknown(db, queue)
 
 
 def _require_indexes(db: Database[Any]) -> None:
-    with translated():
-        lacking = indexes.missing(db)
-    if any(one.collection == TASKS and not one.expires for one in lacking):
+    with translate_errors():
+        missing = indexes.find_missing(db)
+    if any(index.collection == TASKS and not index.expires for index in missing):
         raise MissingIndexError(TASKS)
 
 
-def _warn_of_a_typo(db: Database[Any], queue: str) -> None:
-    known = {control.DEFAULT_QUEUE, *control.listed_queues(db)}
+def _warn_if_unknown(db: Database[Any], queue: str) -> None:
+    known = {task_types.DEFAULT_QUEUE, *queues.list_configured_queues(db)}
     tasks = open_tasks(db)
-    if queue in known or gauges.pending(tasks, queue, limit=1) or gauges.processing(tasks, queue, limit=1):
+    if queue in known or counts.count_pending(tasks, queue, limit=1) or counts.count_processing(tasks, queue, limit=1):
         return
-    meant = guess(queue, known)
-    complain(f"queue {queue} is not declared and holds no tasks{meant or ';'} it is served all the same")
+    hint = did_you_mean(queue, known) or ";"
+    warn(f"warning: queue {queue} is not declared and has no tasks{hint} serving it anyway")
 
 
-def _host() -> str:
-    """Return the name of this machine as far as it can be part of another one."""
+def _read_host_name() -> str:
+    """Return the name of this machine with letters, digits and - only, for the name of the owner."""
     return re.sub("[^A-Za-z0-9-]", "-", platform.node().partition(".")[0])[:40] or "somewhere"
 
 
-def _beginning(runtime: Runtime, order: Order, *, package: str) -> str:
-    queues = _listed(order.queues) if order.queues else "all queues"
-    lanes = "" if order.lanes == LANES else f", lane {order.lanes[0]}"
+def _describe_start(runtime: Runtime, options: ExecutionOptions, *, package: str) -> str:
+    queues = _join_queues(options.queues) if options.queues else "all queues"
+    lanes = "" if options.lanes == LANES else f", lane {options.lanes[0]}"
     functions = len(runtime.registry)
+    prefix = f", collections {runtime.settings.prefix}*" if runtime.settings.prefix else ""
     release = f", release {runtime.settings.release}" if runtime.settings.release else ""
     return (
-        f"{order.owner} serves {queues} of {runtime.tasks.database.name}{lanes}: "
-        f"up to {order.concurrency or runtime.settings.concurrency} tasks at once, "
+        f"{options.owner} serves {queues} of {runtime.tasks.database.name}{prefix}{lanes}: "
+        f"up to {options.concurrency or runtime.settings.concurrency} tasks at once, "
         f"{functions} {'function' if functions == 1 else 'functions'} of {package}{release}"
     )
 
 
-def _listed(queues: Sequence[str]) -> str:
+def _join_queues(queues: Sequence[str]) -> str:
     return f"queue {queues[0]}" if len(queues) == 1 else f"queues {', '.join(queues)}"
 
 
-def _ending(report: Report) -> str:
+def _describe_end(report: Report) -> str:
     counts = ", ".join(f"{count} {name}" for name, count in report.as_dict().items() if count)
     return f"stopped: {counts}" if counts else "stopped: there was nothing to do"
 
 
-def _speak(line: str) -> None:
+def _print(line: str) -> None:
     try:
-        say(line)
+        print_text(line)
         flush()
     except OutputError:
-        _say_no_more()
+        _discard_stdout()
 
 
-def _say_no_more() -> None:
-    """Let what is printed from now on, by task functions too, go nowhere."""
-    sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it is open until the end
+def _discard_stdout() -> None:
+    """Redirect stdout to the null device, also for task functions."""
+    sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - stays open until the end
 
 
 def _leave(report: Report, threads: Sequence[threading.Thread]) -> None:
-    """Leave, here and now where something that a function left running would keep the process, or disturb its end.
+    """Return, or end the process at once if a function left threads that would block or disturb its end.
 
     Raises:
-        UnavailableError: The outcomes of some tasks could not be written.
+        UnavailableError: MongoDB did not confirm the outcomes of some tasks.
     """
-    unsure = f"MongoDB did not confirm the outcome of {report['unknown']} tasks" if report["unknown"] else ""
+    unconfirmed = f"MongoDB did not confirm the outcome of {report['unknown']} tasks" if report["unknown"] else ""
     if report.spent:
-        complain("this process has no threads left for functions: start another one")
-    if (
-        report.spent
-        or report["leftovers"]
-        or any(not one.daemon for one in threading.enumerate() if one not in threads)
-    ):
-        if unsure:
-            complain(unsure)
+        warn("this process has no threads left for functions: start another one")
+    left_threads = [thread for thread in threading.enumerate() if thread not in threads and not thread.daemon]
+    if report.spent or report["leftovers"] or left_threads:
+        if unconfirmed:
+            warn(unconfirmed)
         with suppress(OSError, ValueError):
             sys.stderr.flush()
-        os._exit(1 if unsure or report.spent else 0)
-    if unsure:
-        raise UnavailableError(unsure)
+        os._exit(1 if unconfirmed or report.spent else 0)
+    if unconfirmed:
+        raise UnavailableError(unconfirmed)
 
 
-def _leave_at_once(number: int, *, begun: bool) -> NoReturn:
-    if not begun:
-        complain("stopped before it began")
+def _exit_at_once(number: int, *, has_begun: bool) -> NoReturn:
+    if not has_begun:
+        warn("stopped before the worker started")
         os._exit(0)
-    # Isolated functions end with this process. Ended before, they would be settled as if they had crashed.
-    complain(f"left at once: what still ran comes back within {WORKER_LEASE.total_seconds():g} s, by reclaim")
-    os._exit(_SIGNALLED + number)
+    # Isolated functions end with this process. If they ended earlier, they would be settled as crashed.
+    warn(f"exited at once: reclaim returns the running tasks within {WORKER_LEASE.total_seconds():g} s")
+    os._exit(_SIGNAL_STATUS_BASE + number)

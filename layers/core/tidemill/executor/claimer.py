@@ -1,92 +1,86 @@
-"""Which tasks an execution takes next: queues in turn, lanes as chosen, never over the same ground twice."""
+"""The claims of one execution: queues in turn, lanes by the selection, no part of a lane scanned twice."""
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeGuard
 
 from tidemill.documents import is_text
 from tidemill.errors import TidemillError
-from tidemill.executor.places import CHEAP_LOOK_SEC, LOOK_AGAIN_SEC, LOOK_COST, Places
-from tidemill.executor.report import Report
-from tidemill.executor.retry_caps import RetryCaps
-from tidemill.executor.serving import Serving
+from tidemill.executor.context import ExecutionContext
+from tidemill.executor.options import QueueChoices
+from tidemill.executor.pending_queues import PendingQueues
+from tidemill.executor.retry_permits import RetryPermits
+from tidemill.executor.scan_positions import ScanPositions
 from tidemill.model import LANES, Lane, Lease, Malformed, Task, TaskId
-from tidemill.selection import FRESH, RETRY, Lanes, mixed, served, shares
-from tidemill.store import Tasks, claims, sweeps
-from tidemill.store.scans import Key, Scan, key_of
+from tidemill.policy.selection import FRESH, RETRY, Lanes, interleave, shares, take_shares
+from tidemill.store import claims, recovery
+from tidemill.store.scan import Key, read_key
 
-TRIES_OF_THE_FIRST: Final = 3
-"""How often a claim asks once more for what goes first, while others are quicker."""
+RETRIES_FIRST_EXTRA_LOOKS: Final = 3
+"""Extra looks of a claim at retries that go first, while other executors claim them faster."""
 
-TRIES_OF_THE_BEATEN: Final = 2
-"""How often a claim that lost all it read looks again, elsewhere: quicker than a pause."""
+CONTENDED_EXTRA_LOOKS: Final = 2
+"""Extra looks, at other positions, of a claim that lost all tasks that it read. They are faster than a pause."""
 
-MANY_LANES: Final = 100
-"""Lanes of so many queues are looked at at once."""
+MAX_LANES_PER_LOOK: Final = 100
+"""Lanes, over all queues, that one look covers at most."""
 
-DRAW_SEC: Final = 1.0
-"""How long one draw decides whether a fraction of a slot is one or none."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimResult:
+    """Result of one claim of an execution.
+
+    Attributes:
+        tasks: Claimed tasks, in the order of their starts. They are leased even after an ``error``.
+        queues: Served queues that may have pending tasks, due or not.
+        error: The last error that kept the claim from a queue.
+        failed: An operation of the claim failed.
+        tried: A stamp of due tasks succeeded, although other executors may have been faster.
+        answered: MongoDB was asked and answered.
+        thorough: Every lane was to be read from its head.
+        exhausted: At the time of the claim every lane was read from its head, and nothing was due.
+        more_due: Due tasks may be left.
+        contended: Other executors were faster.
+        retries_first: A queue with the selection ``retries_first`` was served.
+        overtaking: Retries that the selection put before fresh tasks.
+        unconfirmed_tokens: Tokens under which tasks may be leased that no read has returned.
+    """
+
+    tasks: tuple[Task | Malformed, ...] = ()
+    queues: tuple[str, ...] = ()
+    error: TidemillError | None = None
+    failed: bool = False
+    tried: bool = False
+    answered: bool = False
+    thorough: bool = False
+    exhausted: bool = False
+    more_due: bool = False
+    contended: bool = False
+    retries_first: bool = False
+    overtaking: tuple[Task, ...] = ()
+    unconfirmed_tokens: tuple[str, ...] = ()
 
 
 class Claimer:
-    """Takes due tasks under leases of *owner* that end at *lease_until*, from *queues* as *serving* says.
-
-    No *queues* are all that have pending tasks. Tasks that *avoided* names are left to others.
-    """
+    """Claims due tasks for one execution. It does not claim the ids that *avoided* returns."""
 
     def __init__(
-        self,
-        tasks: Tasks,
-        *,
-        owner: str,
-        lease_until: Callable[[], datetime],
-        queues: Sequence[str],
-        lanes: Lanes,
-        serving: Callable[[str], Serving],
-        avoided: Callable[[], Sequence[TaskId]],
-        caps: RetryCaps,
-        report: Report,
-        rng: random.Random,
-        monotonic: Callable[[], float],
+        self, context: ExecutionContext, *, permits: RetryPermits, avoided: Callable[[], Sequence[TaskId]]
     ) -> None:
-        self._tasks = tasks
-        self._owner = owner
-        self._lease_until = lease_until
-        self._queues = list(queues)
-        self._lanes = lanes
-        self._serving = serving
-        self._avoided = avoided
-        self._caps = caps
-        self._report = report
-        self._rng = rng
-        self._monotonic = monotonic
-        self._places = Places()
-        self._known_queues: list[str] = []
-        self._next_queue_look = -1e9
-        self._queue_look_cost = 0.0
-        self._least_queue_look = 1e9
-        self._claim_started = 0.0
-        self._heads: dict[tuple[str, Lanes], Key] = {}
-        self._turn = rng.randrange(1 << 16)
-        self._was_beaten = False
-        self._lost_all = False
+        self._context = context
+        self._permits = permits
+        self._find_avoided_ids = avoided
+        self._positions = ScanPositions(context.timing)
+        self._pending_queues = PendingQueues(context)
+        self._queue_turn = context.runtime.rng.randrange(1 << 16)
         self._draw = 0.0
-        self._next_draw = -1e9
-        self.trouble: TidemillError | None = None
-        self.answered = False
-        self.was_thorough = False
-        self.left_some = False
-        self.retries_go_first = False
-        self.interrupted = 0
-        self.beaten = 0
-        self.unseen_tokens: list[str] = []
-        self.overtakes: list[Task] = []
+        self._next_draw_at = -1e9
 
     def claim(
         self,
@@ -96,309 +90,303 @@ class Claimer:
         in_hand: Sequence[Task] = (),
         now: datetime,
         idle: bool = False,
-        final: bool = False,
-    ) -> list[Task | Malformed]:
-        """Return up to *free* tasks, newly leased. *final* looks at everything again before giving up.
+        thorough: bool = False,
+    ) -> ClaimResult:
+        """Claim up to *free* tasks. A *thorough* claim reads every lane from its head.
 
-        Of *slots*, those that *in_hand* takes for other queues are none of a queue, and so are retries of those.
-
-        *idle* says that nothing is in hand: then one look at all lanes of all queues comes first, which costs less
-        where nothing is due.
-
-        What went wrong, if anything, is left in `trouble`; what is returned is held nevertheless. `answered` tells
-        whether MongoDB was asked at all and answered, `was_thorough` whether every lane was looked at from its head
-        and is empty, `left_some` whether something due may have been left, `interrupted` how many claims in a row
-        failed, `beaten` how many claims in a row brought nothing because others were quicker, `retries_go_first`
-        whether a queue was served in which they are to.
-        Retries that the selection put before fresh tasks are added to `overtakes`, and the token of a claim that may
-        have stamped more than it saw to `unseen_tokens`.
+        The share of a queue is computed from *slots* minus the tasks of other queues in *in_hand*; the share of its
+        retries likewise. *idle* means that nothing is in hand. Then one look at all lanes of all queues comes first,
+        because it costs less if nothing is due.
         """
-        self.trouble = None
-        self.answered = False
-        self.was_thorough = True
-        self.left_some = False
-        self.retries_go_first = False
-        self._was_beaten = False
-        self._caps.failed = False
-        self.unseen_tokens = []
-        self._heads.clear()
-        self._claim_started = self._monotonic()
-        interrupted_before = self.interrupted
-        queues = self._queues or self._pending_queues(final=final)
-        held: list[Task | Malformed] = []
-        taken = Counter(one.queue for one in in_hand)
-        retries = Counter(one.queue for one in in_hand if one.lane == "retry")
-        self._turn += 1
-        if idle and self._nothing_due(queues, now=now):
-            queues = []
-        for offset in range(len(queues)):
-            left = free - len(held)
-            if left <= 0:
-                break
-            queue = queues[(self._turn + offset) % len(queues)]
-            its_slots = slots - (len(in_hand) - taken[queue]) - len(held)
-            held += self._from_queue(
-                queue, free=left, slots=its_slots, retries_in_flight=retries[queue], now=now, final=final
-            )
-        self.was_thorough = self.was_thorough and not held
-        self.beaten = self.beaten + 1 if self._was_beaten and not held else 0
-        if self._met_trouble():
-            self.interrupted = max(self.interrupted, interrupted_before + 1)
-        elif self.was_thorough:
-            self.interrupted = 0
-        elif self.interrupted == interrupted_before and not held:
-            self.interrupted += min(interrupted_before, 1)  # nothing could even be tried: the pause grows all the same
-        return held
-
-    @property
-    def queues(self) -> Sequence[str]:
-        """The queues that are served, as far as they are known."""
-        return self._queues or self._known_queues
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether there may be pending tasks, due or not, in the queues that are served."""
-        return bool(self.queues)
+        current = _CurrentClaim(
+            context=self._context,
+            permits=self._permits,
+            positions=self._positions,
+            find_avoided_ids=self._find_avoided_ids,
+            draw=self._current_draw(),
+            now=now,
+            thorough=thorough,
+        )
+        current.read_queues(self._pending_queues)
+        queues = self._pending_queues.names
+        self._queue_turn += 1
+        if queues and not (idle and current.finds_nothing_due(queues)):
+            start = self._queue_turn % len(queues)
+            current.claim_from_queues([*queues[start:], *queues[:start]], free=free, slots=slots, in_hand=in_hand)
+        return current.build_result(free=free, queues=queues)
 
     def put_back(self, task: Task, *, due_at: datetime, lane: Lane) -> None:
-        """Note that *task* is pending again: a scan that has passed its place must look again."""
-        self.was_thorough = False
-        self._places.put_back(task, due_at=due_at, lane=lane)
+        """Record that *task* is pending again, so that a scan that has passed it looks again."""
+        self._positions.put_back(task, due_at=due_at, lane=lane)
 
-    def _draw_of(self, at: float) -> float:
-        """Return the draw of this second: one for every claim would top a fraction up and never give it back."""
-        if at >= self._next_draw:
-            self._draw, self._next_draw = self._rng.random(), at + DRAW_SEC
+    def _current_draw(self) -> float:
+        """Return the draw of this second. A draw per claim would round a fraction up sooner or later, for good."""
+        at = self._context.monotonic()
+        if at >= self._next_draw_at:
+            self._draw, self._next_draw_at = self._context.draw(), at + self._context.timing.draw_sec
         return self._draw
 
-    def _pending_queues(self, *, final: bool) -> list[str]:
-        """Return the queues that have work. Finding them steps over all that was claimed, so not at every claim."""
-        started = self._monotonic()
-        if not (final or self._queue_look_is_due(started)):
-            self.was_thorough = False
-            return self._known_queues
-        try:
-            heads = [head for head in claims.heads(self._tasks) if is_text(head["queue"])]
-            self._known_queues = [head["queue"] for head in heads]
-            self._see(heads)
-        except TidemillError as error:
-            self._note(error)
-        else:
-            self.answered = True
-            self._places.forget_all_but(self._known_queues)
-            # One slow look says nothing, several do.
-            cost = self._monotonic() - started
-            self._queue_look_cost = min(cost, 2 * self._queue_look_cost + CHEAP_LOOK_SEC / 3)
-            self._least_queue_look = min(cost, self._least_queue_look)
-        self._next_queue_look = started + max(LOOK_AGAIN_SEC, LOOK_COST * self._queue_look_cost)
-        return self._known_queues
 
-    def _queue_look_is_due(self, at: float) -> bool:
-        """Tell whether to look for queues: in time, and while none is known at every claim, where that is cheap.
+@dataclass(slots=True, kw_only=True)
+class _CurrentClaim:
+    """One claim while it is made: the looks so far, and the heads of lanes that were read."""
 
-        Else an executor that looks for work four times a second would see the first task of a queue a second late.
-        """
-        cheap = max(CHEAP_LOOK_SEC, 3 * self._least_queue_look)
-        return at >= self._next_queue_look or (not self._known_queues and self._queue_look_cost < cheap)
+    context: ExecutionContext
+    permits: RetryPermits
+    positions: ScanPositions
+    find_avoided_ids: Callable[[], Sequence[TaskId]]
+    draw: float
+    now: datetime
+    thorough: bool
+    started: float = field(init=False)
+    tasks: list[Task | Malformed] = field(default_factory=list)
+    looks: list[_Look] = field(default_factory=list)
+    heads: dict[tuple[str, Lanes], Key] = field(default_factory=dict)
+    retries_first: bool = False
+    error: TidemillError | None = None
 
-    def _nothing_due(self, queues: Sequence[str], *, now: datetime) -> bool:
-        """Tell whether a look from the head, at all lanes of all *queues* at once, finds nothing."""
-        places = [self._places.of(queue, self._lanes) for queue in queues]
-        started = self._monotonic()
-        is_cheap = all(place.full_look_is_due(started, now=now, goes_first=True) for place in places)
-        if not is_cheap or not 1 < len(queues) * len(self._lanes) <= MANY_LANES:
-            return False
-        try:
-            if self._is_due(now) or self._finds_first(queues, now=now):
-                for queue in queues:
-                    self._places.restart(queue)
-                return False
-        except TidemillError as error:
-            self._note(error)
-            return True
-        self.answered = True
-        for place in places:
-            place.scan = place.scan.from_head()
-            place.looked(at=started, cost=self._monotonic() - started, now=now, dry=True, denied=False)
-        return True
+    def __post_init__(self) -> None:
+        self.started = self.context.monotonic()
 
-    def _is_due(self, now: datetime) -> bool:
-        """Tell whether something that this claim has seen to come first is due."""
-        avoided = self._avoided()
-        return any(
-            isinstance(head.due_at, datetime) and head.due_at <= now and head.id not in avoided
-            for (_, lanes), head in self._heads.items()
-            if set(lanes) <= set(self._lanes)
+    def build_result(self, *, free: int, queues: Sequence[str]) -> ClaimResult:
+        """Return the result of all looks."""
+        looks, tasks = self.looks, tuple(self.tasks)
+        return ClaimResult(
+            tasks=tasks,
+            queues=tuple(queues),
+            error=self.error,
+            failed=any(look.failed for look in looks),
+            tried=any(look.tried for look in looks),
+            answered=any(look.answered for look in looks),
+            thorough=self.thorough,
+            exhausted=not tasks and all(look.exhausted for look in looks),
+            more_due=len(tasks) >= free or any(look.more_due for look in looks),
+            contended=not tasks and any(look.contended for look in looks),
+            retries_first=self.retries_first,
+            overtaking=tuple(task for look in looks for task in look.overtaking),
+            unconfirmed_tokens=tuple(token for look in looks for token in look.unconfirmed_tokens),
         )
 
-    def _finds_first(self, queues: Sequence[str], *, now: datetime) -> bool:
-        first = claims.first_due(self._tasks, queues, lanes=self._lanes, without=self._avoided(), now=now)
-        if first is None:
+    def read_queues(self, pending_queues: PendingQueues) -> None:
+        """Read the queues with pending tasks, if that is due."""
+        if pending_queues.is_fixed:
+            return
+        if not (self.thorough or pending_queues.is_read_due(self.started)):
+            self.looks.append(_Look())  # another queue may have a due task
+            return
+        try:
+            self._record_heads(pending_queues.read())
+        except TidemillError as error:
+            self._record_error(error)
+            return
+        self.looks.append(_Look(answered=True, exhausted=True))
+        self.positions.forget_all_but(pending_queues.names)
+
+    def finds_nothing_due(self, queues: Sequence[str]) -> bool:
+        """Return whether a look from the head, at all lanes of all *queues* at once, finds nothing."""
+        lanes = self.context.options.lanes
+        positions = [self.positions.position(queue, lanes) for queue in queues]
+        started = self.context.monotonic()
+        is_cheap = all(position.is_full_look_due(started, now=self.now, goes_first=True) for position in positions)
+        if not is_cheap or not 1 < len(queues) * len(lanes) <= MAX_LANES_PER_LOOK:
             return False
-        self._heads.clear()  # what was seen before was not due, and this may lie where no look from there gets
-        self._see([first])
+        try:
+            if self._has_due_head() or self._reads_due_head(queues):
+                for queue in queues:
+                    self.positions.expect_due(queue)
+                return False
+        except TidemillError as error:
+            self._record_error(error)
+            return True
+        self.looks.append(_Look(answered=True, exhausted=True))
+        for position in positions:
+            position.record_nothing_due(at=started, cost=self.context.monotonic() - started, now=self.now)
         return True
 
-    def _met_trouble(self) -> bool:
-        return self.trouble is not None or self._caps.failed
+    def claim_from_queues(self, queues: Sequence[str], *, free: int, slots: int, in_hand: Sequence[Task]) -> None:
+        """Claim up to *free* tasks of *queues*, in this order."""
+        tasks_in_hand = Counter(task.queue for task in in_hand)
+        retries_in_hand = Counter(task.queue for task in in_hand if task.lane == "retry")
+        for queue in queues:
+            left = free - len(self.tasks)
+            if left <= 0:
+                break
+            self.tasks += self._claim_from_queue(
+                queue,
+                free=left,
+                slots=slots - (len(in_hand) - tasks_in_hand[queue]) - len(self.tasks),
+                retries_in_flight=retries_in_hand[queue],
+            )
 
-    def _note(self, error: TidemillError) -> None:
-        self._report["errors"] += 1
-        self.trouble = error
-        self.was_thorough = False
-        self.left_some = True
-
-    def _from_queue(
-        self, queue: str, *, free: int, slots: int, retries_in_flight: int, now: datetime, final: bool
-    ) -> list[Task | Malformed]:
+    def _claim_from_queue(self, queue: str, *, free: int, slots: int, retries_in_flight: int) -> list[Task | Malformed]:
         try:
-            choices = self._serving(queue)
-        except TidemillError as error:  # nobody knows whether it is paused
-            self._note(error)
+            choices = self.context.choose(queue)
+        except TidemillError as error:  # the queue may be paused
+            self._record_error(error)
             return []
         lanes = choices.lanes
-        if not final and self._caps.is_full(queue):
+        if not self.thorough and self.permits.is_full(queue):
             lanes = tuple(lane for lane in lanes if lane != "retry")
-            self.was_thorough = False
-            self.left_some = True
+            self.looks.append(_Look(more_due=True))
         if choices.paused or not lanes:
             return []
-        asked = shares(
+        quotas = shares(
             choices.selection,
             lanes=lanes,
             free=free,
             slots=slots,
             retries_in_flight=retries_in_flight,
             retry_share=choices.retry_share,
-            draw=self._draw_of(self._claim_started),
+            draw=self.draw,
         )
-
-        def take(lanes: Lanes, limit: int) -> list[Task | Malformed]:
-            return self._from_lanes(queue, lanes, limit, choices, now=now, final=final)
-
-        held = served(asked, take)
-        self.retries_go_first = self.retries_go_first or choices.selection == "retries_first"
+        claimed = take_shares(quotas, lambda lanes, limit: self._claim_from_lanes(queue, lanes, limit, choices))
+        self.retries_first = self.retries_first or choices.selection == "retries_first"
         if choices.selection != "weighted":
-            return held
-        retries = [one for one in held if isinstance(one, Task) and one.lane == "retry"]
-        return mixed(retries, [one for one in held if not (isinstance(one, Task) and one.lane == "retry")])
+            return claimed
+        retries = [task for task in claimed if _is_retry(task)]
+        return interleave(retries, [task for task in claimed if not _is_retry(task)])
 
-    def _from_lanes(
-        self, queue: str, lanes: Lanes, limit: int, choices: Serving, *, now: datetime, final: bool
-    ) -> list[Task | Malformed]:
+    def _claim_from_lanes(self, queue: str, lanes: Lanes, limit: int, choices: QueueChoices) -> list[Task | Malformed]:
         goes_first = choices.selection == "retries_first" and lanes == RETRY
-        held = self._look(queue, lanes, limit, choices, from_head=goes_first, now=now, final=final)
-        for _ in range(TRIES_OF_THE_FIRST if goes_first else TRIES_OF_THE_BEATEN):
-            is_enough = len(held) >= limit if goes_first else not self._lost_all
-            if is_enough or self._is_exhausted(queue, lanes):
+        look = self._look_at(queue, lanes, limit, choices, goes_first=goes_first, from_head=self.thorough)
+        claimed = list(look.tasks)
+        for _ in range(RETRIES_FIRST_EXTRA_LOOKS if goes_first else CONTENDED_EXTRA_LOOKS):
+            is_enough = len(claimed) >= limit if goes_first else not look.lost_all
+            if is_enough or self._is_used_up(queue, lanes):
                 break
-            held += self._look(queue, lanes, limit - len(held), choices, from_head=False, now=now, final=False)
-        return held
+            look = self._look_at(queue, lanes, limit - len(claimed), choices, goes_first=False, from_head=False)
+            claimed += look.tasks
+        return claimed
 
-    def _is_exhausted(self, queue: str, lanes: Lanes) -> bool:
-        return self.trouble is not None or self._places.is_exhausted(queue, lanes, since=self._claim_started)
+    def _look_at(
+        self, queue: str, lanes: Lanes, limit: int, choices: QueueChoices, *, goes_first: bool, from_head: bool
+    ) -> _Look:
+        """Look at *lanes* once and claim what is found.
 
-    def _look(
-        self,
-        queue: str,
-        lanes: Lanes,
-        limit: int,
-        choices: Serving,
-        *,
-        from_head: bool,
-        now: datetime,
-        final: bool,
-    ) -> list[Task | Malformed]:
-        self._lost_all = False
-        if self._is_exhausted(queue, lanes):
-            return []
+        With *goes_first* the look starts at the head if that is cheap, with *from_head* in any case.
+        """
+        if self._is_used_up(queue, lanes):
+            return _Look()
         follows = choices.selection == "retries_first" and lanes == FRESH
-        if follows and self._places.is_contested(queue, RETRY, since=self._claim_started):
-            self._was_beaten = True
-            return []
-        place = self._places.of(queue, lanes)
-        started = self._monotonic()
-        if final or place.full_look_is_due(started, now=now, goes_first=from_head):
-            place.scan = place.scan.from_head()
-        elif place.is_dry(started) and not from_head:
-            self.was_thorough = False
-            return []
-        head = None if final else self._heads.get((queue, lanes))
-        scan = place.scan.from_head(head) if place.scan.after is None else place.scan
-        is_full = scan.after is None and head is None
-        claim = self._claimed(queue, scan, limit, choices, now=now)
-        if claim is None:
-            return []
-        place.looked(at=started, cost=claim.look_sec, now=now, dry=claim.dry, denied=claim.denied > 0)
-        place.scan = replace(claim.scan, head=None)
-        self.was_thorough = self.was_thorough and is_full and claim.dry
-        self.left_some = self.left_some or not claim.dry
-        self._was_beaten = self._was_beaten or not (claim.dry or claim.denied or claim.error)
-        self._lost_all = claim.lost > 0 and not claim.tasks and claim.error is None
-        return list(claim.tasks)
-
-    def _see(self, documents: Sequence[Mapping[str, Any]]) -> None:
-        """Note what this claim has seen to come first in its lane, so that no look steps over the same again."""
-        for document in documents:
-            key = key_of(document)
-            if key is not None and document["lane"] in LANES and is_text(document["queue"]):
-                self._heads[document["queue"], (document["lane"],)] = key
-
-    def _claimed(self, queue: str, scan: Scan, limit: int, choices: Serving, *, now: datetime) -> claims.Claim | None:
-        """Claim, and account for what was claimed; ``None`` where that is not known, and noted."""
-        granted = 0
-
-        def grant(wanted: int) -> int:
-            nonlocal granted
-            granted = self._caps.grant(queue, wanted, limit=choices.max_in_flight_retries, now=now)
-            return granted
-
-        lease = self._lease()
+        if follows and self.positions.may_have_left(queue, RETRY, since=self.started):
+            return self._record_look(_Look(contended=True))
+        position = self.positions.position(queue, lanes)
+        at = self.context.monotonic()
+        if from_head or position.is_full_look_due(at, now=self.now, goes_first=goes_first):
+            position.restart()
+        elif position.is_dry(at) and not goes_first:
+            return self._record_look(_Look())
+        head = None if from_head else self.heads.get((queue, lanes))
+        scan = position.next_scan(head)
+        token = uuid.uuid4().hex
+        reservation = self.permits.reserve(queue, limit=choices.max_in_flight_retries, now=self.now)
         try:
             claim = claims.claim(
-                self._tasks,
+                self.context.tasks,
                 scan,
                 limit=limit,
-                lease=lease,
-                now=now,
-                rng=self._rng,
-                grant=grant,
-                without=self._avoided(),
-                monotonic=self._monotonic,
+                lease=Lease(token=token, owner=self.context.options.owner, expires_at=self.context.lease_until()),
+                now=self.now,
+                rng=self.context.runtime.rng,
+                grant=reservation.grant,
+                without=self.find_avoided_ids(),
+                monotonic=self.context.monotonic,
             )
-        except TidemillError as error:  # kept, not raised: tasks of another lane may be held already
-            self._note(error)
-            return None
-        self.answered = True
-        self._caps.took(queue, claim, granted=granted, limit=choices.max_in_flight_retries, now=now)
-        held = self._held(claim, now=now, token=lease.token)
-        if choices.selection != "oldest_first" and len(choices.lanes) > 1:
-            self.overtakes += [one for one in held if isinstance(one, Task) and one.lane == "retry"]
-        return claim
+        except TidemillError as error:  # kept, not raised: tasks of another lane may be leased already
+            return self._record_error(error)
+        self.permits.record_claim(reservation, claim, now=self.now)
+        position.record_look(
+            claim.scan, at=at, cost=claim.look_sec, now=self.now, dry=claim.dry, denied=claim.denied > 0
+        )
+        self._count_claim(claim)
+        is_overtaking = choices.selection != "oldest_first" and len(choices.lanes) > 1
+        return self._record_look(
+            _Look(
+                tasks=claim.tasks,
+                failed=claim.error is not None or reservation.failed,
+                tried=claim.scanned > 0 and claim.error is None,
+                answered=True,
+                exhausted=claim.dry and scan.after is None and head is None,
+                more_due=not claim.dry,
+                contended=not (claim.dry or claim.denied or claim.error),
+                lost_all=claim.lost > 0 and not claim.tasks and claim.error is None,
+                overtaking=tuple(filter(_is_retry, claim.tasks)) if is_overtaking else (),
+                unconfirmed_tokens=(token,) if claim.is_unconfirmed else (),
+            )
+        )
 
-    def _held(self, claim: claims.Claim, *, now: datetime, token: str) -> list[Task | Malformed]:
-        self._report["claimed"] += len(claim.tasks)
-        self._report["missed"] += claim.lost
-        self._note_interruption(claim)
-        if claim.is_doubtful:
-            self.unseen_tokens.append(token)
-        self._quarantine(claim.unclaimable, now=now)
-        return list(claim.tasks)
+    def _is_used_up(self, queue: str, lanes: Lanes) -> bool:
+        return self.error is not None or self.positions.is_used_up(queue, lanes, since=self.started)
 
-    def _note_interruption(self, claim: claims.Claim) -> None:
-        if claim.error is None:
-            self.interrupted = 0 if claim.scanned else self.interrupted
-            return
-        self._report["errors"] += 1
-        self.interrupted += 1
-        self.was_thorough = False
+    def _has_due_head(self) -> bool:
+        """Return whether a head that was read is due and not avoided."""
+        avoided = self.find_avoided_ids()
+        return any(
+            isinstance(head.due_at, datetime) and head.due_at <= self.now and head.id not in avoided
+            for (_, lanes), head in self.heads.items()
+            if set(lanes) <= set(self.context.options.lanes)
+        )
 
-    def _quarantine(self, documents: Sequence[Malformed], *, now: datetime) -> None:
+    def _reads_due_head(self, queues: Sequence[str]) -> bool:
+        first = claims.find_first_due(
+            self.context.tasks,
+            queues,
+            lanes=self.context.options.lanes,
+            without=self.find_avoided_ids(),
+            now=self.now,
+        )
+        if first is None:
+            return False
+        self.heads.clear()  # the heads were not due, and a look from them may miss this task
+        self._record_heads([first])
+        return True
+
+    def _record_heads(self, documents: Iterable[Mapping[str, Any]]) -> None:
+        """Record the first tasks of lanes, so that no look of this claim steps over the same documents again."""
         for document in documents:
-            try:
-                self._report["quarantined"] += sweeps.quarantine(self._tasks, document, now=now)
-            except TidemillError:  # no trouble for anybody else: it stays where it is, and the next look finds it
-                self._report["errors"] += 1
+            key = read_key(document)
+            if key is not None and document["lane"] in LANES and is_text(document["queue"]):
+                self.heads[document["queue"], (document["lane"],)] = key
 
-    def _lease(self) -> Lease:
-        return Lease(token=uuid.uuid4().hex, owner=self._owner, expires_at=self._lease_until())
+    def _record_look(self, look: _Look) -> _Look:
+        self.looks.append(look)
+        return look
+
+    def _record_error(self, error: TidemillError) -> _Look:
+        self.error = error
+        self.context.report["errors"] += 1
+        return self._record_look(_Look(failed=True, more_due=True))
+
+    def _count_claim(self, claim: claims.Claim) -> None:
+        report = self.context.report
+        report["claimed"] += len(claim.tasks)
+        report["contended_ids"] += claim.lost
+        report["errors"] += claim.error is not None
+        for document in claim.unclaimable:
+            # An error affects no other task: the document stays, and the next look finds it.
+            quarantine = partial(recovery.quarantine, self.context.tasks, document, now=self.now)
+            report["quarantined"] += self.context.attempt(quarantine, default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """One look at lanes of a queue. Its attributes mean what they mean in `ClaimResult`.
+
+    Attributes:
+        lost_all: Every task that was found was claimed by other executors first.
+    """
+
+    tasks: tuple[Task | Malformed, ...] = ()
+    failed: bool = False
+    tried: bool = False
+    answered: bool = False
+    exhausted: bool = False
+    more_due: bool = False
+    contended: bool = False
+    lost_all: bool = False
+    overtaking: tuple[Task, ...] = ()
+    unconfirmed_tokens: tuple[str, ...] = ()
+
+
+def _is_retry(task: Task | Malformed) -> TypeGuard[Task]:
+    return isinstance(task, Task) and task.lane == "retry"

@@ -1,79 +1,80 @@
-"""Outcomes on their way to MongoDB: gathered, written in bulk, repeated until confirmed or out of time."""
+"""Settlements gathered and written to MongoDB in bulk, repeated until they are confirmed or time is up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
 from tidemill.errors import TidemillError
-from tidemill.executor.report import Report
-from tidemill.settlement import Settlement
-from tidemill.store import Tasks, settles
-from tidemill.store.settles import Verdict
+from tidemill.executor.context import ExecutionContext
+from tidemill.store import settle
+from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import SettleResult
 
-FLUSH_SEC: Final = 0.2
 FLUSH_SIZE: Final = 100
-FIRST_PAUSE_SEC: Final = 0.1
-LAST_PAUSE_SEC: Final = 2.0
+"""Number of settlements that are written at once, without waiting."""
 
 
 class Settler:
-    """Writes settlements at the latest 200 ms after they were added, from the thread that calls it.
+    """Writes settlements within a fraction of a second of their addition, on the thread that calls it.
 
-    A flush that fails keeps what it holds and is repeated with growing pauses: an outcome that took effect
-    unseen is recognised by its token.
+    After a failure the settlements are kept and written again, with growing pauses. A settlement that took effect
+    without an answer is recognised by its token.
     """
 
-    def __init__(self, tasks: Tasks, *, report: Report, monotonic: Callable[[], float]) -> None:
-        self._tasks = tasks
-        self._report = report
-        self._monotonic = monotonic
-        self._held: list[Settlement] = []
-        self._due = 0.0
+    def __init__(self, context: ExecutionContext) -> None:
+        self._context = context
+        self._pending: list[Settlement] = []
+        self._due_at = 0.0
         self._pause = 0.0
-        self.trouble: TidemillError | None = None
+        self._error: TidemillError | None = None
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._pending)
+
+    @property
+    def error(self) -> TidemillError | None:
+        """The error of the last flush, or ``None`` if it succeeded."""
+        return self._error
 
     def add(self, settlement: Settlement) -> None:
-        """Keep *settlement* for the next flush."""
-        if not self._held:
-            self._due = self._monotonic() + max(FLUSH_SEC, self._pause)
-        self._held.append(settlement)
+        """Add *settlement* to the next flush."""
+        if not self._pending:
+            self._due_at = self._context.monotonic() + self._context.timing.flush_sec
+        self._pending.append(settlement)
 
     def next_flush(self) -> float | None:
-        """Return when the next flush is due on the monotonic clock, or ``None`` with nothing to write."""
-        return self._due if self._held else None
+        """Return the time of the next flush on the monotonic clock, or ``None`` if nothing is pending."""
+        return self._due_at if self._pending else None
 
     def is_due(self) -> bool:
-        """Tell whether it is time to write."""
-        full = len(self._held) >= FLUSH_SIZE and not self._pause
-        return bool(self._held) and (full or self._monotonic() >= self._due)
+        """Return whether a flush is due now."""
+        is_full = len(self._pending) >= FLUSH_SIZE and not self._pause
+        return bool(self._pending) and (is_full or self._context.monotonic() >= self._due_at)
 
-    def flush(self, *, now: datetime) -> Verdict:
-        """Try to write all that is held; return what is known now of what was. A failure is left in `trouble`."""
-        if not self._held:
-            return Verdict()
+    def flush(self, *, now: datetime) -> SettleResult:
+        """Try to write all pending settlements, and return the verdict. After a failure `error` has the cause."""
+        if not self._pending:
+            return SettleResult()
+        timing, report = self._context.timing, self._context.report
         try:
-            verdict = settles.settle(self._tasks, self._held, now=now)
+            verdict = settle.settle(self._context.tasks, self._pending, now=now)
         except TidemillError as error:
-            self._report["errors"] += 1
-            self.trouble = error
-            self._pause = min(max(self._pause * 2, FIRST_PAUSE_SEC), LAST_PAUSE_SEC)
-            self._due = self._monotonic() + self._pause
-            return Verdict()
+            report["errors"] += 1
+            self._error = error
+            self._pause = min(max(self._pause * 2, timing.first_flush_pause_sec), timing.longest_flush_pause_sec)
+            self._due_at = self._context.monotonic() + self._pause
+            return SettleResult()
         self._pause = 0.0
-        self.trouble = None
-        self._held.clear()
+        self._error = None
+        self._pending.clear()
         for settlement in verdict.settled:
-            self._report.settled(settlement.outcome)
-        self._report["lost"] += len(verdict.lost)
-        self._report["stuck"] += len(verdict.stuck)
+            report.count_outcome(settlement.outcome)
+        report["lost"] += len(verdict.lost)
+        report["write_rejected"] += len(verdict.stuck)
         return verdict
 
     def give_up(self) -> None:
-        """Count what could not be confirmed; its leases will tell."""
-        self._report["unknown"] += len(self._held)
-        self._held.clear()
+        """Count the pending settlements as unknown; their leases expire or they took effect."""
+        self._context.report["unknown"] += len(self._pending)
+        self._pending.clear()

@@ -1,25 +1,84 @@
-"""What starts the functions that are not called by people."""
+"""Events that start the functions: direct invocations, schedules, redeliveries by SQS, reports of dead executors."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, TypeAlias
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationError
 
-from tidemill.model import Lane
-from tidemill.policies import Selection
-from tidemill.requests.problems import Request
-from tidemill.requests.tasks import QUEUE_PATTERN
+from tidemill.errors import InvalidRequestError, Problem
+from tidemill.model import Lane, Selection
+from tidemill.requests.tasks import MAX_TASKS, QUEUE_PATTERN, Moment, NewTask, RetryOptions
+from tidemill.requests.validation import Request, parse_request
+
+SCHEDULE_HINT: Final = (
+    'an EventBridge Scheduler schedule must pass {"tasks": [...], "occurrence": '
+    '{"schedule": "<aws.scheduler.schedule-arn>", "at": "<aws.scheduler.scheduled-time>"}}'
+)
+"""Only EventBridge Scheduler fills in the two placeholders."""
+
+SQS: Final = "aws:sqs"
 
 MAX_CONCURRENCY: Final = 256
-"""Slots are threads, of which Lambda gives a function a thousand."""
+"""Each slot is a thread, and Lambda allows a function about a thousand threads."""
+
+_NAMES: Final = {*NewTask.model_fields, *RetryOptions.model_fields}
+
+_PLACEHOLDERS: Final = {
+    "<aws.scheduler.schedule-arn>": "SCHEDULE_ARN",
+    "<aws.scheduler.scheduled-time>": "SCHEDULED_TIME",
+    "<aws.scheduler.execution-id>": "EXECUTION_ID",
+}
+"""Placeholders that Scheduler fills in, and the attributes of its dead-letter message with the same values."""
 
 Source: TypeAlias = Literal["tick", "wake", "backlog"]
-"""Why an executor was started: by a schedule, by an enqueue, by another executor or the death of one."""
+"""Starter of an executor: a schedule, an enqueue, or another executor (also reclaim, after an executor's death).
+
+The replacement of an executor that Lambda dropped before it ran has the source ``tick``.
+"""
+
+
+def _require_schedule(schedule: str) -> str:
+    if schedule.startswith("<") or not schedule.isprintable() or schedule.strip() != schedule:
+        raise ValueError(f"is not the name of a schedule: {SCHEDULE_HINT}")
+    return schedule
+
+
+class Occurrence(Request):
+    """One planned time of a schedule. It may be delivered late, and more than once."""
+
+    schedule: Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_require_schedule)]
+    at: Moment
+
+
+class DirectRequest(Request):
+    """The tasks of a direct invocation, in order."""
+
+    tasks: list[NewTask] = Field(min_length=1, max_length=MAX_TASKS)
+    occurrence: Occurrence | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redelivery:
+    """A failed direct invocation to repeat.
+
+    Attributes:
+        event: The event of the invocation.
+        request_id: The request id of the first try. A message of Scheduler has none, and its message id is used.
+        failed_at: The time at which Lambda gave up; ``None`` if Scheduler did, which only delivers occurrences.
+    """
+
+    event: object
+    request_id: str
+    failed_at: datetime | None
 
 
 class ExecuteRequest(Request):
-    """What starts an executor; ``{}`` is a tick with the deployment's choices."""
+    """Event that starts an executor; ``{}`` is a tick with the deployment's options."""
 
     source: Source = "tick"
     queues: list[Annotated[str, Field(pattern=QUEUE_PATTERN)]] = Field(default=[], max_length=100)
@@ -30,16 +89,124 @@ class ExecuteRequest(Request):
 
 
 class SweepRequest(Request):
-    """What starts reclaim by schedule, or archive: nothing to choose."""
+    """Event that starts archive, or reclaim by schedule; it has no options."""
 
 
-def dead_owner(event: object) -> str | None:
-    """Return the owner whose death AWS reports in *event*, or ``None`` where it is no such report.
+def is_single(event: Mapping[str, Any]) -> bool:
+    """Return True if *event* is the body of one task."""
+    return "tasks" not in event
 
-    Lambda sends it to the destination for failures; the request id is what the executor's leases are held under.
+
+def read_direct(event: object) -> DirectRequest:
+    """Return the request in *event*: the body of ``POST /tasks`` or ``POST /tasks/batch``, or a schedule's input.
+
+    Raises:
+        InvalidRequestError: With every problem found, and the form of a schedule's input if one may be meant.
+    """
+    if not isinstance(event, Mapping) or not event:
+        raise InvalidRequestError([Problem("event", 'holds no task: send {"name": ..., "payload": {...}}, or "tasks"')])
+    if "detail-type" in event:
+        raise InvalidRequestError([Problem("occurrence", f"is missing: {SCHEDULE_HINT}")])
+    if "occurrence" in event and event["occurrence"] is None:
+        raise InvalidRequestError([Problem("occurrence", f"must not be null: {SCHEDULE_HINT}")])
+    if not is_single(event):
+        return parse_request(DirectRequest, event, names=_NAMES)
+    task = {name: value for name, value in event.items() if name != "occurrence"}
+    try:
+        return parse_request(
+            DirectRequest,
+            {"tasks": [task]} | {name: event[name] for name in event if name == "occurrence"},
+            names=_NAMES,
+        )
+    except InvalidRequestError as error:
+        raise InvalidRequestError([_unprefix(problem) for problem in error.problems]) from None
+
+
+def is_redelivery(event: object) -> bool:
+    """Return True if *event* is a batch of SQS messages."""
+    records = event.get("Records") if isinstance(event, dict) else None
+    return isinstance(records, list) and bool(records) and all(_is_message(record) for record in records)
+
+
+def read_redelivery(message: Mapping[str, Any]) -> Redelivery:
+    """Return the invocation in *message*: Lambda's record of an invocation, or the input of a schedule.
+
+    Raises:
+        InvalidRequestError: The message is neither.
+    """
+    attributes = _read_attributes(message)
+    body = _parse_json(_fill_placeholders(message["body"], attributes))
+    if "SCHEDULE_ARN" in attributes:
+        return Redelivery(event=body, request_id=message["messageId"], failed_at=None)
+    context = body.get("requestContext") if isinstance(body, dict) else None
+    request_id = context.get("requestId") if isinstance(context, dict) else None
+    if not isinstance(request_id, str) or not request_id or "requestPayload" not in body:
+        raise InvalidRequestError([Problem("body", "must be Lambda's record of an invocation, or a schedule's input")])
+    try:
+        failed_at = _FailureTime(timestamp=body.get("timestamp")).timestamp
+    except ValidationError:
+        raise InvalidRequestError([Problem("timestamp", "of Lambda's record is missing or no time")]) from None
+    return Redelivery(event=body["requestPayload"], request_id=request_id, failed_at=failed_at)
+
+
+def find_dead_owner(event: object) -> str | None:
+    """Return the lease owner whose death Lambda reports in *event*, or ``None`` if *event* is no report.
+
+    Lambda sends the report to the destination for failures. Its request id is the owner of the executor's leases.
     """
     context = event.get("requestContext") if isinstance(event, dict) else None
     if not isinstance(context, dict) or not {"requestId", "functionArn", "condition"} <= context.keys():
         return None
     owner = context["requestId"]
     return owner if isinstance(owner, str) and owner else None
+
+
+def is_dropped_launch(event: Mapping[str, Any]) -> bool:
+    """Return True if the report *event* is about a launched executor that never ran.
+
+    Lambda drops an event that waited too long, or that recursive loop detection stops; its report has no response.
+    A tick does not count: the schedule sends the next one.
+    """
+    payload = event.get("requestPayload")
+    source = payload.get("source") if isinstance(payload, Mapping) else None
+    return "responseContext" not in event and source in ("wake", "backlog")
+
+
+def _unprefix(problem: Problem) -> Problem:
+    """Return *problem* with the field of the single task, not of the list that it was put into."""
+    field = problem.field.removeprefix("tasks.0")
+    return Problem(field.removeprefix(".") or "event", problem.message)
+
+
+class _FailureTime(Request):
+    timestamp: Moment
+
+
+def _is_message(record: object) -> bool:
+    if not isinstance(record, dict) or record.get("eventSource") != SQS:
+        return False
+    return all(isinstance(record.get(name), str) for name in ("messageId", "body"))
+
+
+def _read_attributes(message: Mapping[str, Any]) -> dict[str, str]:
+    attributes = message.get("messageAttributes") or {}
+    return {
+        name: attribute["stringValue"]
+        for name, attribute in attributes.items()
+        if isinstance(attribute.get("stringValue"), str)
+    }
+
+
+def _fill_placeholders(body: str, attributes: Mapping[str, str]) -> str:
+    """Return *body* with its placeholders filled in: AWS does not promise that Scheduler did this."""
+    for placeholder, name in _PLACEHOLDERS.items():
+        if name in attributes:
+            body = body.replace(placeholder, json.dumps(attributes[name])[1:-1])
+    return body
+
+
+def _parse_json(text: str) -> Any:  # noqa: ANN401 - any JSON
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidRequestError([Problem("body", "must be JSON")]) from None

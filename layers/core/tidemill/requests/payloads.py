@@ -1,4 +1,4 @@
-"""What can be stored as a payload: strict JSON's values and MongoDB's, of a bounded size and depth."""
+"""Validation of payloads and results: values of strict JSON and MongoDB, bounded in size and depth."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from pydantic import ValidationInfo
 MAX_PAYLOAD_BYTES: Final = 256 * 1024
 MAX_PAYLOAD_DEPTH: Final = 64
 MIN_ELEMENT_BYTES: Final = 2
-"""What BSON needs at least for an element: its type, and the end of its name."""
+"""Smallest element of BSON: its type, and the NUL behind an empty name."""
 
 _LEAVES: Final = frozenset({str, int, bool, NoneType})
-"""What most elements are, and nothing has to be looked at of: told by their exact type, which is cheap."""
+"""Types of most elements; they need no further check, and comparing exact types is cheap."""
 
 
-def fitting(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-    """Return *value*, which can be stored; in which form is added to the validation's context, a list, if there is one.
+def require_storable(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    """Return *value* if it can be stored, and append its BSON to the validation context, if that is a list.
 
     Raises:
-        UnfitError: It cannot.
+        UnfitError: *value* cannot be stored.
     """
-    stored = encoded(value, max_bytes=MAX_PAYLOAD_BYTES)
+    stored = encode_payload(value, max_bytes=MAX_PAYLOAD_BYTES)
     if info.context is not None:
         info.context.append(stored)
     return value
 
 
-def storage_problem(value: dict[str, Any], *, max_bytes: int) -> str | None:
-    """Return why *value* cannot be stored and told in strict JSON, or ``None`` where it can."""
+def find_storage_problem(value: dict[str, Any], *, max_bytes: int) -> str | None:
+    """Return the reason why *value* cannot be stored or written as strict JSON, or ``None`` if it can."""
     try:
-        encoded(value, max_bytes=max_bytes)
+        encode_payload(value, max_bytes=max_bytes)
     except UnfitError as error:
         return str(error)
     return None
 
 
 class UnfitError(ValueError):
-    """A structure that cannot be stored, and why."""
+    """A value cannot be stored; the message is the reason."""
 
 
-def encoded(value: dict[str, Any], *, max_bytes: int) -> bytes:
+def encode_payload(value: dict[str, Any], *, max_bytes: int) -> bytes:
     """Return *value* as MongoDB stores it.
 
     Raises:
-        UnfitError: It cannot be stored, or not be told in strict JSON.
+        UnfitError: *value* cannot be stored, or cannot be written as strict JSON.
     """
     try:
-        if not _holds_more(value, max_bytes // MIN_ELEMENT_BYTES):
+        if not _has_more_elements(value, max_bytes // MIN_ELEMENT_BYTES):
             stored = bson.encode(value)
             if len(stored) <= max_bytes:
                 return stored
@@ -67,8 +67,14 @@ def encoded(value: dict[str, Any], *, max_bytes: int) -> bytes:
     raise UnfitError(f"must not be larger than {max_bytes // 1024} KiB")
 
 
-def _holds_more(value: dict[str, Any], limit: int) -> bool:
-    """Tell whether *value* has more than *limit* elements, level by level, without unfolding it any further."""
+def _has_more_elements(value: dict[str, Any], limit: int) -> bool:
+    """Return True if *value* has more than *limit* elements.
+
+    The count goes level by level and stops at the limit: a value that contains itself many times stays cheap.
+
+    Raises:
+        UnfitError: *value* nests too deep, or contains NaN or Infinity.
+    """
     containers: list[Any] = [value]
     for _ in range(MAX_PAYLOAD_DEPTH):
         inner: list[Any] = []

@@ -1,4 +1,4 @@
-"""One new task, validated alike from Python, HTTP and direct invocation."""
+"""Requests for new tasks: retry options, fields, validation of one or many, and the hash of a request."""
 
 from __future__ import annotations
 
@@ -9,17 +9,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final, NamedTuple, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 import bson
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from tidemill.errors import InvalidRequestError, Problem
-from tidemill.policies import MAX_RETRIES_LIMIT
-from tidemill.requests.payloads import fitting
-from tidemill.requests.problems import Request, foremost, problems
-from tidemill.requests.retries import Retry, RetryOptions
-from tidemill.retry import DEFAULT
+from tidemill.model import MAX_BACKOFF_SEC, MAX_FACTOR, MAX_RETRIES_LIMIT, Backoff, Jitter, RetryPolicy, Strategy
+from tidemill.policy.retry import DEFAULT, PRESET_EXPECTED, PRESETS
+from tidemill.requests.payloads import require_storable
+from tidemill.requests.validation import Request, limit_problems, prefix_problems, problems
 
 NAME_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,99}$"
 QUEUE_PATTERN: Final = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}$"
@@ -27,14 +35,88 @@ MAX_DELAY_SEC: Final = 366 * 86400.0
 MAX_TIMEOUT_SEC: Final = 880.0
 MAX_KEY_CHARS: Final = 200
 MAX_TASKS: Final = 1000
-"""So many tasks are enqueued in one transaction."""
+"""Upper limit of tasks that are enqueued in one transaction."""
 
 _INT32: Final = 2**31 - 1
 _RFC3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]([01]\d|2[0-3]):\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
+Preset: TypeAlias = Literal["default", "standard", "conservative", "aggressive", "one_shot", "quadrupling", "patient"]
 
-def _moment(value: Any) -> datetime:  # noqa: ANN401 - a validator sees anything
-    with suppress(ValueError, OverflowError):  # no such day, or beyond the calendar once it is UTC
+
+class RetryOptions(Request):
+    """Retries of this task, in seconds.
+
+    If any option of the wait is given, the options left out are those of the preset ``default``.
+    """
+
+    max_retries: int | None = Field(default=None, ge=0, le=MAX_RETRIES_LIMIT, description="0 is one run.")
+    strategy: Strategy = Field(
+        default=DEFAULT.backoff.strategy,
+        description=(
+            "Wait after the nth failure: exponential base_sec * factor ** (n - 1), linear base_sec * n, "
+            "fixed base_sec, fibonacci base_sec * (1, 1, 2, 3, 5, ...)."
+        ),
+    )
+    base_sec: float = Field(
+        default=DEFAULT.backoff.base_sec, gt=0, le=MAX_BACKOFF_SEC, description="Over HTTP at least 0.1."
+    )
+    factor: float = Field(
+        default=DEFAULT.backoff.factor, ge=1, le=MAX_FACTOR, description="For the strategy exponential."
+    )
+    max_sec: float = Field(
+        default=DEFAULT.backoff.max_sec,
+        gt=0,
+        le=MAX_BACKOFF_SEC,
+        validate_default=True,
+        description="Upper limit of each wait; not below base_sec.",
+    )
+    jitter: Jitter = Field(
+        default=DEFAULT.backoff.jitter,
+        description=(
+            "Randomness of the wait: none keeps it, full draws from 0 to it, decorrelated draws from base_sec to it, "
+            "proportional changes it by up to jitter_factor of itself."
+        ),
+    )
+    jitter_factor: float = Field(
+        default=DEFAULT.backoff.jitter_factor, gt=0, le=1, description="For the jitter proportional."
+    )
+
+    @field_validator("max_sec")
+    @classmethod
+    def _require_cap(cls, max_sec: float, earlier: ValidationInfo) -> float:
+        if max_sec < earlier.data.get("base_sec", 0):
+            default = DEFAULT.backoff
+            raise ValueError(
+                f"must not be below base_sec; left out, they are {default.max_sec:g} and {default.base_sec:g}"
+            )
+        return max_sec
+
+    def backoff(self) -> Backoff | None:
+        """Return the back-off of these options, or ``None`` if no option of the wait is given."""
+        if self.model_fields_set <= {"max_retries"}:
+            return None
+        return Backoff(**self.model_dump(exclude={"max_retries"}))
+
+
+def retry_options(policy: RetryPolicy) -> RetryOptions:
+    """Return *policy* as options."""
+    return RetryOptions(max_retries=policy.max_retries, **asdict(policy.backoff))
+
+
+def _read_retry(value: Any) -> Any:  # noqa: ANN401 - a validator sees anything
+    policy = PRESETS.get(value) if isinstance(value, str) else value
+    if isinstance(policy, RetryPolicy):
+        return retry_options(policy)
+    if isinstance(value, Mapping | RetryOptions):
+        return value
+    raise ValueError(f"{PRESET_EXPECTED}, or an object with its numbers")
+
+
+Retry = Annotated[RetryOptions, BeforeValidator(_read_retry, json_schema_input_type=Preset | RetryOptions)]
+
+
+def _read_moment(value: Any) -> datetime:  # noqa: ANN401 - a validator sees anything
+    with suppress(ValueError, OverflowError):  # the day does not exist, or its UTC is beyond the calendar
         if isinstance(value, str) and _RFC3339.fullmatch(value):
             value = datetime.fromisoformat(value.upper())
         if isinstance(value, datetime) and value.utcoffset() is not None:
@@ -42,104 +124,104 @@ def _moment(value: Any) -> datetime:  # noqa: ANN401 - a validator sees anything
     raise ValueError("must be a date and time with an offset, as in 2026-07-01T09:00:00Z")
 
 
-def _key(value: str) -> str:
+def _require_key(value: str) -> str:
     if value.strip() != value or not value.isprintable():
         raise ValueError("must be printable and not start or end with white space")
     return value
 
 
-Moment = Annotated[datetime, BeforeValidator(_moment)]
-Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY_CHARS), AfterValidator(_key)]
+Moment = Annotated[datetime, BeforeValidator(_read_moment)]
+Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY_CHARS), AfterValidator(_require_key)]
 
 
 class TaskFields(Request):
-    """A task to be enqueued, all but its key."""
+    """A task to enqueue, without its idempotency key."""
 
     name: str = Field(pattern=NAME_PATTERN, description="The registered task function.", examples=["deliver_webhook"])
-    payload: Annotated[dict[str, Any], AfterValidator(fitting)] = Field(
-        description="What the function gets: an object of at most 256 KiB, at most 64 levels deep.",
+    payload: Annotated[dict[str, Any], AfterValidator(require_storable)] = Field(
+        description="Argument of the function: an object of at most 256 KiB, at most 64 levels deep.",
         examples=[{"url": "https://example.com/hook", "body": {"order": "order-7"}}],
     )
     queue: str = Field(default="default", pattern=QUEUE_PATTERN, description="A declared queue.")
     priority: int = Field(default=0, ge=-_INT32, le=_INT32, description="Higher first, within its queue.")
     delay_sec: float | None = Field(
-        default=None, ge=0, le=MAX_DELAY_SEC, description="Not due before so long from now."
+        default=None, ge=0, le=MAX_DELAY_SEC, description="Delay from now until the task is due."
     )
     not_before: Moment | None = Field(
         default=None,
-        description="Not due before this time, with an offset (RFC 3339); instead of delay_sec.",
+        description="Time at which the task is due, with an offset (RFC 3339); instead of delay_sec.",
         examples=["2026-12-24T18:00:00+01:00"],
     )
     expires_at: Moment | None = Field(
         default=None,
-        description="Not started any more from this time on, but failed; later than the start, with an offset.",
+        description=("Time from which on the task fails instead of starting, with an offset; later than its due time."),
         examples=["2026-12-24T20:00:00Z"],
     )
     retry: Retry | None = Field(
-        default=None, description="The name of a preset, or its numbers.", examples=["conservative"]
+        default=None, description="The name of a preset, or its options.", examples=["conservative"]
     )
     max_retries: int | None = Field(
-        default=None, ge=0, le=MAX_RETRIES_LIMIT, description="0 is one run. Beats that of retry."
+        default=None, ge=0, le=MAX_RETRIES_LIMIT, description="0 is one run. Overrides max_retries of retry."
     )
     timeout_sec: float | None = Field(
-        default=None, ge=0.1, le=MAX_TIMEOUT_SEC, description="How long one attempt may take."
+        default=None, ge=0.1, le=MAX_TIMEOUT_SEC, description="Upper limit of the duration of one attempt."
     )
 
     @model_validator(mode="after")
-    def _one_start(self) -> Self:
+    def _require_single_start(self) -> Self:
         if self.delay_sec is not None and self.not_before is not None:
             raise ValueError("delay_sec and not_before exclude each other")
         return self
 
     def starts_at(self, now: datetime) -> datetime | None:
-        """Return the end of the delay, or ``None`` where the task is due at once."""
+        """Return the end of the delay, or ``None`` if the task is due at once."""
         if self.delay_sec:
             return now + timedelta(milliseconds=math.ceil(self.delay_sec * 1000))
         return self.not_before if self.not_before is not None and self.not_before > now else None
 
     def retries(self) -> int | None:
-        """Return the task's own ``max_retries``, wherever it was given."""
+        """Return the task's own ``max_retries``, given directly or in ``retry``."""
         return self.max_retries if self.max_retries is not None or self.retry is None else self.retry.max_retries
 
     def hash(self) -> str:
-        """Return what tells this request from another under the same key: what it means, however it is put.
+        """Return the hash of the meaning of this request; it differs from another request under the same key.
 
-        What has its default does not count, so that an option more in a later release changes no hash. The order of
-        object keys does not matter, that of lists does; ``1`` and ``1.0`` differ, and so do the composed and the
+        Fields with their default do not count, so that a new option of a later release changes no hash. The order of
+        object keys does not count, the order of lists does. ``1`` and ``1.0`` differ, and so do the composed and the
         decomposed form of a character.
         """
-        wanted = self.model_dump(exclude={"idempotency_key", "payload", "retry", "max_retries"}, exclude_defaults=True)
-        wanted |= {"payload": self.payload} | self._retrying()
+        fields = self.model_dump(exclude={"idempotency_key", "payload", "retry", "max_retries"}, exclude_defaults=True)
+        fields |= {"payload": self.payload} | self._dump_retry()
         if not self.delay_sec:
-            wanted.pop("delay_sec", None)
-        return hashlib.sha256(bson.encode(_in_order(wanted))).hexdigest()
+            fields.pop("delay_sec", None)
+        return hashlib.sha256(bson.encode(_sort_keys(fields))).hexdigest()
 
-    def _retrying(self) -> dict[str, Any]:
-        said: dict[str, Any] = {} if self.retries() is None else {"max_retries": self.retries()}
+    def _dump_retry(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {} if self.retries() is None else {"max_retries": self.retries()}
         backoff = self.retry.backoff() if self.retry is not None else None
         if backoff is not None:
-            usual = asdict(DEFAULT.backoff)
-            said["backoff"] = {name: value for name, value in asdict(backoff).items() if value != usual[name]}
-        return said
+            default = asdict(DEFAULT.backoff)
+            fields["backoff"] = {name: value for name, value in asdict(backoff).items() if value != default[name]}
+        return fields
 
 
 class NewTask(TaskFields):
-    """A task to be enqueued."""
+    """A task to enqueue."""
 
     idempotency_key: Key | None = Field(
         default=None,
         description=(
-            "The same key with the same task is the same task. It must be printable and not start or end with white "
-            "space."
+            "A repeat with the same key and the same task creates no second task. It must be printable and not start "
+            "or end with white space."
         ),
         examples=["order-7"],
     )
 
 
-_ALL: Final = TypeAdapter(list[NewTask])
+_NEW_TASKS: Final = TypeAdapter(list[NewTask])
 
 
-def new_task(**fields: Any) -> NewTask:  # noqa: ANN401 - that is what it validates
+def new_task(**fields: Any) -> NewTask:  # noqa: ANN401 - it validates any value
     """Return the validated task.
 
     Raises:
@@ -152,58 +234,58 @@ def new_task(**fields: Any) -> NewTask:  # noqa: ANN401 - that is what it valida
         raise InvalidRequestError(problems(error, names=names)) from None
 
 
-class Checked(NamedTuple):
-    """Validated tasks, and of each what MongoDB stores of its payload: validation finds that out, and it takes time."""
+class CheckedTasks(NamedTuple):
+    """Validated tasks, and the BSON of each payload: validation encodes it anyway, and encoding takes time."""
 
     tasks: list[NewTask]
     payloads: list[bytes]
 
 
 def new_tasks(requests: Iterable[NewTask | Mapping[str, Any]]) -> list[NewTask]:
-    """Return the validated tasks, in order; each is a `NewTask` already, or a mapping of its fields.
+    """Return the validated tasks, in order. A request is a `NewTask` or a mapping of its fields.
 
     Raises:
-        InvalidRequestError: With the problems of all of them, behind the index of each.
+        InvalidRequestError: With the problems of all requests; each field begins with the index of its request.
     """
-    return checked(requests).tasks
+    return check_tasks(requests).tasks
 
 
-def checked(requests: Iterable[NewTask | Mapping[str, Any]]) -> Checked:
-    """Return what `new_tasks` does, and their payloads as they are stored.
+def check_tasks(requests: Iterable[NewTask | Mapping[str, Any]]) -> CheckedTasks:
+    """Return the tasks of `new_tasks`, and their payloads as BSON.
 
     Raises:
-        InvalidRequestError: As of `new_tasks`.
+        InvalidRequestError: As in `new_tasks`.
     """
-    wanted, payloads = list(requests), list[bytes]()
+    given, payloads = list(requests), list[bytes]()
     try:
-        fields = [one if isinstance(one, (NewTask, dict)) else dict(**one) for one in wanted]
-        tasks = _ALL.validate_python(fields, context=payloads)
+        fields = [request if isinstance(request, (NewTask, dict)) else dict(**request) for request in given]
+        tasks = _NEW_TASKS.validate_python(fields, context=payloads)
     except (ValidationError, TypeError):
-        tasks = _each(wanted)
-    if len(payloads) != len(tasks):  # some were validated before
-        payloads = [bson.encode(one.payload) for one in tasks]
-    return Checked(tasks, payloads)
+        tasks = _validate_each(given)
+    if len(payloads) != len(tasks):  # a `NewTask` is not validated again
+        payloads = [bson.encode(task.payload) for task in tasks]
+    return CheckedTasks(tasks, payloads)
 
 
-def _each(requests: Sequence[NewTask | Mapping[str, Any]]) -> list[NewTask]:
-    """Validate one after the other, which takes longer and says of each what is wrong."""
-    wanted: list[NewTask] = []
+def _validate_each(requests: Sequence[NewTask | Mapping[str, Any]]) -> list[NewTask]:
+    """Validate the requests one by one: slower, but it finds the problems of each."""
+    tasks: list[NewTask] = []
     found: list[Problem] = []
     for index, request in enumerate(requests):
         try:
-            wanted.append(request if isinstance(request, NewTask) else new_task(**request))
+            tasks.append(request if isinstance(request, NewTask) else new_task(**request))
         except InvalidRequestError as error:
-            found += [Problem(f"{index}.{one.field}", one.message) for one in error.problems]
+            found += prefix_problems(str(index), error.problems)
         except TypeError:
             found.append(Problem(str(index), "must be a NewTask or a mapping of its fields"))
     if found:
-        raise InvalidRequestError(foremost(found))
-    return wanted
+        raise InvalidRequestError(limit_problems(found))
+    return tasks
 
 
-def _in_order(value: Any) -> Any:  # noqa: ANN401 - any value BSON takes
-    if isinstance(value, str):  # what most are, and quicker to tell than a mapping
+def _sort_keys(value: Any) -> Any:  # noqa: ANN401 - any value BSON takes
+    if isinstance(value, str):  # most values are text, and this check is quicker than the next
         return value
     if isinstance(value, (dict, Mapping)):
-        return {name: _in_order(value[name]) for name in sorted(value)}
-    return [_in_order(element) for element in value] if isinstance(value, (list, tuple)) else value
+        return {name: _sort_keys(value[name]) for name in sorted(value)}
+    return [_sort_keys(element) for element in value] if isinstance(value, (list, tuple)) else value

@@ -1,8 +1,8 @@
-"""What a retry gains by going first: six tasks, one of which fails, on one worker.
+"""Time saved by running a retry first: a timeline of six tasks on one worker, where one task fails.
 
-The worker of the system this timeline comes from waits out the back-off of the task that failed before it takes the
-next one. That is an assumption of `retry_priority`, called ``waits_out_backoff``; Tidemill's executor takes the next
-task at once, and is shown beside it.
+In the system that this timeline comes from, the worker waits until the back-off of the failed task has ended before it
+takes the next task. `simulate_retry_priority` models that as ``waits_out_backoff``. Tidemill's executor takes the
+next task at once; its timeline is shown as well.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from tidemill.model import Retried
-from tidemill.policies import Backoff, RetryPolicy, Selection
-from tidemill.selection import time_saved
-from tidemill.simulation.backlog import SimulatedTask
-from tidemill.simulation.engine import EPOCH, Conditions, SimulatedRun, simulate
+from tidemill.model import Backoff, Retried, RetryPolicy, Selection
+from tidemill.policy.selection import time_saved
+from tidemill.simulation.engine import EPOCH, Conditions, SimulatedRun, SimulatedTask, simulate
 
-NAMES: Final = ("A-q1", "A-q2", "A-q3", "B-q1", "B-q2", "B-q3")
-FAILS: Final = "A-q1"
+TASK_IDS: Final = ("A-q1", "A-q2", "A-q3", "B-q1", "B-q2", "B-q3")
+FAILING_TASK: Final = "A-q1"
 RUN_TIME: Final = timedelta(seconds=30)
 POLICY: Final = RetryPolicy(backoff=Backoff(strategy="fixed", base_sec=2, jitter="none", max_sec=2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One run on the worker; times count from the start."""
+    """One run on the worker; times count from the start of the simulation."""
 
     task: str
     starts: timedelta
@@ -36,7 +34,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """All runs under one selection, in their order."""
+    """Every run under one selection, in order."""
 
     selection: Selection
     retry_starts: timedelta
@@ -47,8 +45,8 @@ class Timeline:
 class Comparison:
     """One kind of worker, without priority for retries and with it.
 
-    ``ahead`` counts the tasks that were due and waited when the retry went first; ``estimate`` is what
-    `tidemill.selection.time_saved` makes of that, ``time_saved`` is what the timelines say.
+    ``ahead`` counts the due tasks that waited when the retry ran first. ``estimate`` is the result of
+    `tidemill.policy.selection.time_saved` for them; ``time_saved`` is measured on the timelines.
     """
 
     waits_out_backoff: bool
@@ -61,20 +59,20 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPriority:
-    """The worker that waits out a back-off, and Tidemill's executor, which does not."""
+    """The worker that waits for the end of a back-off, and Tidemill's executor, which does not."""
 
     waiting: Comparison
     tidemill: Comparison
 
 
-def retry_priority() -> RetryPriority:
+def simulate_retry_priority() -> RetryPriority:
     """Run the six tasks four times: on both kinds of worker, in due order and with retries first."""
-    return RetryPriority(waiting=_comparison(waits_out_backoff=True), tidemill=_comparison(waits_out_backoff=False))
+    return RetryPriority(waiting=_compare(waits_out_backoff=True), tidemill=_compare(waits_out_backoff=False))
 
 
-def _comparison(*, waits_out_backoff: bool) -> Comparison:
-    without = _timeline("oldest_first", waits_out_backoff=waits_out_backoff)
-    prioritized = _timeline("retries_first", waits_out_backoff=waits_out_backoff)
+def _compare(*, waits_out_backoff: bool) -> Comparison:
+    without = _simulate_timeline("oldest_first", waits_out_backoff=waits_out_backoff)
+    prioritized = _simulate_timeline("retries_first", waits_out_backoff=waits_out_backoff)
     ahead = sum(not step.is_retry and step.starts > prioritized.retry_starts for step in prioritized.steps)
     return Comparison(
         waits_out_backoff=waits_out_backoff,
@@ -86,17 +84,17 @@ def _comparison(*, waits_out_backoff: bool) -> Comparison:
     )
 
 
-def _timeline(selection: Selection, *, waits_out_backoff: bool) -> Timeline:
+def _simulate_timeline(selection: Selection, *, waits_out_backoff: bool) -> Timeline:
     conditions = Conditions(
         slots=1, run_time=RUN_TIME, policy=POLICY, selection=selection, waits_out_backoff=waits_out_backoff
     )
-    tasks = [SimulatedTask(id=name, due_at=EPOCH, fails=int(name == FAILS)) for name in NAMES]
-    steps = tuple(_step(run) for run in simulate(tasks, conditions, draw=lambda: 0.0))
+    tasks = [SimulatedTask(id=name, due_at=EPOCH, fails=int(name == FAILING_TASK)) for name in TASK_IDS]
+    steps = tuple(_make_step(run) for run in simulate(tasks, conditions, draw=lambda: 0.0))
     [retry_starts] = [step.starts for step in steps if step.is_retry]
     return Timeline(selection=selection, retry_starts=retry_starts, steps=steps)
 
 
-def _step(run: SimulatedRun) -> Step:
+def _make_step(run: SimulatedRun) -> Step:
     return Step(
         task=run.task.id,
         starts=run.started_at - EPOCH,

@@ -1,12 +1,12 @@
-"""The process that owns a test's mongod, so that nothing is left when the test's process goes.
+"""Process that owns the mongod of a test and removes it when the test's process ends.
 
-The test's process, the owner, holds the only writing end of the guard's standard input (`Guard`). However
-the owner ends, SIGKILL included, that pipe ends with it; then the guard kills mongod, removes the folder and
-goes. Only a SIGKILL of the guard itself would leave them behind.
+The test's process, the owner, holds the only writing end of the guard's standard input (`Guard`). That pipe ends with
+the owner, even if the owner is killed by SIGKILL. The guard then kills mongod, removes the folder and exits. Only a
+SIGKILL of the guard itself would leave them behind.
 
-This file is also the guard's program, and so uses the standard library alone:
-``python _mongod_guard.py PARENT MONGOD [FLAG ...]`` makes a folder in PARENT, starts MONGOD in it, writes one
-JSON line to standard output (``pid`` and ``port``, or ``code`` and ``log``) and keeps mongod until released.
+This file is also the guard's program, so it uses the standard library alone. Usage:
+``python _mongod_guard.py PARENT MONGOD [FLAG ...]`` makes a folder in PARENT, starts MONGOD in it and writes one JSON
+line to standard output (``pid`` and ``port``, or ``code`` and ``log``). It keeps mongod until it is released.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-START_WITHIN_SEC = 60
+START_TIMEOUT_SEC = 60
 PORTS_TO_TRY = 5
 POLL_SEC = 0.02
-LOG_LINES = 8
+MAX_LOG_LINES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listening:
-    """What the owner hears of a mongod that listens on *port* of 127.0.0.1."""
+class ListeningMongod:
+    """A mongod that listens on *port* of 127.0.0.1, as reported to the owner."""
 
     pid: int
     port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """What the guard itself has of it."""
+class RunningMongod:
+    """A mongod that listens on *port* of 127.0.0.1, inside the guard."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -52,103 +52,109 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotStarted:
-    """A mongod that ended with exit *code* before it listened, or was given up (``None``)."""
+    """A mongod that ended with exit *code* before it listened, or did not start in time (``None``)."""
 
     code: int | None
     log: str
 
 
 class Guard:
-    """The owner's end: starts the guard, hears from it once, and releases it.
+    """The owner's handle on the guard: starts it, receives its report once, and releases it.
 
     Args:
-        parent: The folder to make mongod's folder in.
+        parent: The folder in which mongod's folder is made.
         command: mongod and its flags, without port and folder.
     """
 
     def __init__(self, parent: str, command: Sequence[str]) -> None:
         read_end, self.pipe = os.pipe()
-        _held.add(self)
+        _guards.add(self)
         try:
             self.process = subprocess.Popen(  # noqa: S603 - this very file
                 [sys.executable, "-I", "-S", __file__, parent, *command],
                 stdin=read_end,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # out of Ctrl-C's reach
+                start_new_session=True,  # so that Ctrl-C does not reach it
             )
         except BaseException:
-            self._let_go()
+            self._close_pipe()
             raise
         finally:
             os.close(read_end)
 
-    def report(self) -> Listening | NotStarted:
-        """Wait until mongod listens or has failed to, and return which. To be called once."""
+    def report(self) -> ListeningMongod | NotStarted:
+        """Wait until mongod listens or has failed to start, and return the outcome. To be called once."""
         output = cast("IO[bytes]", self.process.stdout)
         line = output.readline()
         try:
             fields = json.loads(line)
-        except ValueError:  # the guard itself broke, and this is its traceback
+        except ValueError:  # the guard itself failed, and the line is its traceback
             return NotStarted(code=None, log=(line + output.read()).decode(errors="replace"))
-        return Listening(**fields) if "pid" in fields else NotStarted(**fields)
+        return ListeningMongod(**fields) if "pid" in fields else NotStarted(**fields)
 
     def release(self) -> None:
         """Return when guard, mongod and folder are gone. Does nothing in a forked child of the owner."""
-        if self in _held:
-            self._let_go()
+        if self in _guards:
+            self._close_pipe()
             with self.process:  # closes its output and waits for its end
                 pass
 
-    def _let_go(self) -> None:
-        _held.discard(self)
+    def _close_pipe(self) -> None:
+        _guards.discard(self)
         with suppress(BrokenPipeError):
-            # A byte, since a fork made by C code may still hold the pipe open.
+            # A byte as well: a fork made by C code may still have the pipe open.
             os.write(self.pipe, b".")
         os.close(self.pipe)
 
 
-_held: set[Guard] = set()
+_guards: set[Guard] = set()
 
 
-def _close_in_child() -> None:
-    for guard in _held:
+def _close_pipes_in_child() -> None:
+    for guard in _guards:
         os.close(guard.pipe)
-    _held.clear()
+    _guards.clear()
 
 
-os.register_at_fork(after_in_child=_close_in_child)
+os.register_at_fork(after_in_child=_close_pipes_in_child)
 
 
 def main(parent: str, *command: str) -> None:
-    """Be the guard: start mongod, report, keep it until released, clean up."""
+    """Run as the guard: start mongod, report, keep it until released, clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which mongod would inherit
     with tempfile.TemporaryDirectory(prefix="tidemill-mongod-", dir=parent, ignore_cleanup_errors=True) as folder:
-        outcome = launch(command, Path(folder), ports=free_ports(), released=_released)
+        outcome = launch(command, Path(folder), ports=free_ports(), released=_wait_for_release)
         if isinstance(outcome, NotStarted):
-            _tell(code=outcome.code, log=telling(outcome.log))
+            _write_report(code=outcome.code, log=select_last_lines(outcome.log))
             return
-        _tell(pid=outcome.process.pid, port=outcome.port)
-        _keep(outcome.process)
-        _end(outcome.process)
+        _write_report(pid=outcome.process.pid, port=outcome.port)
+        _keep_until_released(outcome.process)
+        _kill_mongod(outcome.process)
 
 
 def launch(
-    command: Sequence[str], folder: Path, *, ports: Iterable[int], released: Callable[[float], bool]
-) -> Running | NotStarted:
-    """Start mongod on the first of *ports* that nobody takes before it does.
+    command: Sequence[str],
+    folder: Path,
+    *,
+    ports: Iterable[int],
+    released: Callable[[float], bool],
+    timeout_sec: float = START_TIMEOUT_SEC,
+) -> RunningMongod | NotStarted:
+    """Start mongod on the first of *ports* that no other process takes before mongod does.
 
     Args:
         command: mongod and its flags, without port and folder.
         folder: An empty folder, for data and log.
         ports: Candidates; at most `PORTS_TO_TRY` are used.
-        released: Waits so many seconds, and says whether the owner has let go meanwhile.
+        released: Waits the given seconds; returns whether the owner has released the guard meanwhile.
+        timeout_sec: Limit of the time until mongod listens.
     """
-    outcome: Running | NotStarted = NotStarted(code=None, log="no port to try")
+    outcome: RunningMongod | NotStarted = NotStarted(code=None, log="no port to try")
     for port in itertools.islice(ports, PORTS_TO_TRY):
-        outcome = _launch_on(port, command, folder, released)
-        if isinstance(outcome, Running) or "Address already in use" not in outcome.log:
+        outcome = _launch_on(port, command, folder, released, timeout_sec)
+        if isinstance(outcome, RunningMongod) or "Address already in use" not in outcome.log:
             break
     return outcome
 
@@ -162,16 +168,16 @@ def free_ports() -> Iterator[int]:
         yield port
 
 
-def telling(log: str) -> str:
-    """Return the last lines of *log* that say more than that all is well, or else just the last."""
+def select_last_lines(log: str) -> str:
+    """Return the last lines of *log* above level "I"; if there are none, its last lines."""
     lines = log.splitlines()
     warnings = [line for line in lines if '"s":"I"' not in line]
-    return "\n".join((warnings or lines)[-LOG_LINES:])
+    return "\n".join((warnings or lines)[-MAX_LOG_LINES:])
 
 
 def _launch_on(
-    port: int, command: Sequence[str], folder: Path, released: Callable[[float], bool]
-) -> Running | NotStarted:
+    port: int, command: Sequence[str], folder: Path, released: Callable[[float], bool], timeout_sec: float
+) -> RunningMongod | NotStarted:
     log = folder / "log"
     place = ("--dbpath", str(folder), "--port", str(port))
     try:
@@ -181,32 +187,32 @@ def _launch_on(
             )
     except OSError as error:
         return NotStarted(code=None, log=str(error))
-    give_up_at = time.monotonic() + START_WITHIN_SEC
+    deadline = time.monotonic() + timeout_sec
     while process.poll() is None:
         if "Waiting for connections" in log.read_text(errors="replace"):
-            return Running(process=process, port=port)
-        if released(POLL_SEC) or time.monotonic() > give_up_at:
-            _end(process)
+            return RunningMongod(process=process, port=port)
+        if released(POLL_SEC) or time.monotonic() > deadline:
+            _kill_mongod(process)
             return NotStarted(code=None, log=log.read_text(errors="replace"))
     return NotStarted(code=process.returncode, log=log.read_text(errors="replace"))
 
 
-def _released(wait_sec: float) -> bool:
-    return bool(select.select([sys.stdin], [], [], wait_sec)[0])
+def _wait_for_release(timeout_sec: float) -> bool:
+    return bool(select.select([sys.stdin], [], [], timeout_sec)[0])
 
 
-def _tell(**fields: str | int | None) -> None:
-    with suppress(BrokenPipeError):  # the owner is gone: nobody to tell, still a mongod to end
+def _write_report(**fields: str | int | None) -> None:
+    with suppress(BrokenPipeError):  # the owner is gone, but mongod must still be killed
         os.write(sys.stdout.fileno(), json.dumps(fields).encode() + b"\n")
 
 
-def _keep(process: subprocess.Popen[bytes]) -> None:
-    threading.Thread(target=process.wait, daemon=True).start()  # a test may kill mongod: leave no zombie
+def _keep_until_released(process: subprocess.Popen[bytes]) -> None:
+    threading.Thread(target=process.wait, daemon=True).start()  # reaps a mongod that the test kills
     os.read(sys.stdin.fileno(), 1)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()  # nothing in it is worth an orderly shutdown
+def _kill_mongod(process: subprocess.Popen[bytes]) -> None:
+    process.kill()  # its data is worth no orderly shutdown
     process.wait()
 
 

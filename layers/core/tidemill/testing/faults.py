@@ -1,4 +1,4 @@
-"""Executors that die at a point of one's choice, and leave behind what a killed process would."""
+"""Executors that die at a chosen command to MongoDB, and leave behind the same state as a killed process."""
 
 from __future__ import annotations
 
@@ -7,39 +7,55 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
+from pymongo.database import Database
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
-from tidemill.documents import TASKS
-from tidemill.testing.target import Where, database_of
+from tidemill.client import Queue
+from tidemill.clock import Clock, ServerClock
+from tidemill.store.connection import Tasks, open_tasks, with_prefix
+
+Where: TypeAlias = Queue | Database[Any]
+"""A queue of an application, or the database it is in."""
+
+
+def get_database(where: Where) -> Database[Any]:
+    """Return the database of the tasks, with the prefix of the queue."""
+    return with_prefix(where.database, where.prefix) if isinstance(where, Queue) else where
+
+
+def get_clock(where: Where) -> Clock:
+    """Return the clock of the queue, or the clock of the database."""
+    return where if isinstance(where, Queue) else ServerClock(where)
+
 
 Point: TypeAlias = Literal["claim", "settle"] | int
-"""A command to MongoDB: the one that takes tasks under a lease, the one that writes outcomes, or the n-th of all."""
+"""A command to MongoDB: the first that leases tasks, the first that writes outcomes, or the n-th of all."""
 
 _Side: TypeAlias = Literal["before", "after"]
 
 
 class ExecutorDied(BaseException):
-    """Ends whatever an executor does when it is to die; `dies_before` and `dies_after` catch it."""
+    """Ends the executor at the chosen point; `dies_before` and `dies_after` catch it."""
 
 
 class Faults(CommandListener):
-    """Lets executors die between two commands. To be given to the client that the queue under test uses.
+    """Makes executors die between two commands. Pass it to the client of the queue under test.
 
     ::
 
         client = MongoClient(uri, event_listeners=[Faults()])
 
-    It does nothing but where `dies_before` or `dies_after` is in force, and then only on that thread.
+    It acts only inside `dies_before` or `dies_after`, and only on their thread.
     """
 
     def __init__(self) -> None:
         self._deaths: dict[int, _Death] = {}
 
     @contextmanager
-    def death(self, side: _Side, point: Point, *, database: str) -> Iterator[None]:
-        """Let the code inside die at a command to *database*; see `dies_before` and `dies_after`."""
+    def death(self, side: _Side, point: Point, *, tasks: Tasks) -> Iterator[None]:
+        """Make the code inside die at a command to the database of *tasks*; see `dies_before` and `dies_after`."""
         thread = threading.get_ident()
-        death = self._deaths[thread] = _Death(side, point, database=database)
+        death = self._deaths[thread] = _Death(side, point, tasks=tasks)
         try:
             yield
         except ExecutorDied:
@@ -49,113 +65,112 @@ class Faults(CommandListener):
         raise AssertionError(f"it did not die {side} {point!r}: it sent {', '.join(death.sent) or 'no command'}")
 
     def started(self, event: CommandStartedEvent) -> None:
-        """Die instead of sending the command, if it is time to."""
+        """Die before the command is sent, if this is the point."""
         death = self._deaths.get(threading.get_ident())
         if death is not None:
-            death.comes_to(event)
+            death.check_command(event)
 
     def succeeded(self, event: CommandSucceededEvent) -> None:  # noqa: ARG002 - the interface has it
-        """Die before anybody learns of the answer, if it is time to."""
-        self._answered()
+        """Die before the answer is delivered, if this is the point."""
+        self._receive_answer()
 
     def failed(self, event: CommandFailedEvent) -> None:  # noqa: ARG002 - as above
-        """Do the same where there is an error for an answer."""
-        self._answered()
+        """Die before the error is delivered, if this is the point."""
+        self._receive_answer()
 
-    def _answered(self) -> None:
+    def _receive_answer(self) -> None:
         death = self._deaths.get(threading.get_ident())
         if death is not None:
-            death.has_passed()
+            death.check_answer()
 
 
 @contextmanager
 def dies_before(queue: Where, point: Point) -> Iterator[None]:
-    """Let the executor that is run inside die just before *point*, as if its process had been killed.
+    """Make the executor that runs inside die just before *point*, as if its process had been killed.
 
     ::
 
-        with dies_before(queue, "settle"):     # the function has run, and nobody will ever know
+        with dies_before(queue, "settle"):     # the function has run, but its outcome is lost
             drain(queue)
         reclaim_now(queue)
         drain(queue)                           # so it runs again
         assert bank.charges == ["order-7"]     # and had better be idempotent
 
-    From there on it sends nothing to MongoDB; what it has leased stays leased, until `reclaim_now`. The functions that
-    run at that moment cannot be killed with it, since they share this process: they are waited for. Only commands of
-    this thread to the queue's database count, so let there be nothing else inside.
+    From there on it sends nothing to MongoDB; its leased tasks stay leased until `reclaim_now`. Functions that run at
+    that moment share this process and cannot be killed: they are waited for. Only commands of this thread to the
+    queue's database count, so run nothing else inside.
 
     Args:
         queue: The queue, or the database it is in. Its client must have been made with `Faults`.
-        point: ``claim``, the first command that takes tasks under a lease; ``settle``, the first that writes outcomes;
-            or a number, counted from 1 over all commands.
+        point: ``claim``, the first command that leases tasks; ``settle``, the first that writes outcomes; or a number,
+            counted from 1 over all commands.
 
     Raises:
-        AssertionError: It did not come to that.
+        AssertionError: The executor did not reach the point.
         ValueError: The client was made without `Faults`.
     """
-    with _faults(queue).death("before", point, database=database_of(queue).name):
+    with _find_faults(queue).death("before", point, tasks=open_tasks(get_database(queue))):
         yield
 
 
 @contextmanager
 def dies_after(queue: Where, point: Point) -> Iterator[None]:
-    """Let the executor that is run inside die just after *point*: MongoDB has done it, and the answer is lost.
+    """Make the executor that runs inside die just after *point*: MongoDB has executed it, and the answer is lost.
 
     ::
 
         with dies_after(queue, "claim"):       # taken, and never started
             drain(queue)
 
-    For the rest see `dies_before`.
+    See `dies_before` for the arguments and errors.
     """
-    with _faults(queue).death("after", point, database=database_of(queue).name):
+    with _find_faults(queue).death("after", point, tasks=open_tasks(get_database(queue))):
         yield
 
 
-def _faults(queue: Where) -> Faults:
-    for listener in database_of(queue).client.options.event_listeners:
+def _find_faults(queue: Where) -> Faults:
+    for listener in get_database(queue).client.options.event_listeners:
         if isinstance(listener, Faults):
             return listener
     raise ValueError("the queue's client cannot die: make it with MongoClient(uri, event_listeners=[Faults()])")
 
 
 class _Death:
-    def __init__(self, side: _Side, point: Point, *, database: str) -> None:
+    def __init__(self, side: _Side, point: Point, *, tasks: Tasks) -> None:
         self._side = side
         self._point = point
-        self._database = database
-        self._is_there = False
-        self._has_come = False
+        self._tasks = tasks
+        self._is_at_point = False
+        self._is_dead = False
         self.sent: list[str] = []
 
-    def comes_to(self, event: CommandStartedEvent) -> None:
-        """Raise if the command is not to be sent any more."""
-        self._is_there = event.database_name == self._database and self._is_point(event)
-        if self._has_come or (self._is_there and self._side == "before"):
-            self._come()
+    def check_command(self, event: CommandStartedEvent) -> None:
+        """Raise if the command must not be sent."""
+        self._is_at_point = event.database_name == self._tasks.database.name and self._is_point(event)
+        if self._is_dead or (self._is_at_point and self._side == "before"):
+            self._die()
 
-    def has_passed(self) -> None:
-        """Raise if the answer is not to be heard any more."""
-        if self._is_there and self._side == "after":
-            self._come()
+    def check_answer(self) -> None:
+        """Raise if the answer must not be delivered."""
+        if self._is_at_point and self._side == "after":
+            self._die()
 
-    def _come(self) -> None:
-        self._has_come = True
+    def _die(self) -> None:
+        self._is_dead = True
         raise ExecutorDied
 
     def _is_point(self, event: CommandStartedEvent) -> bool:
         self.sent.append(event.command_name)
         match self._point:
             case "claim":
-                return any(values.get("status") == "processing" for values in _updates(event.command))
+                return any(values.get("status") == "processing" for values in self._read_updates(event.command))
             case "settle":
-                return any("settled_by" in values for values in _updates(event.command))
+                return any("settled_by" in values for values in self._read_updates(event.command))
             case number:
                 return len(self.sent) == number
 
-
-def _updates(command: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what *command* sets in tasks, one mapping for each statement."""
-    if command.get("update") != TASKS:
-        return []
-    return [one["u"]["$set"] for one in command["updates"] if "$set" in one["u"]]
+    def _read_updates(self, command: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """Return the fields that *command* sets in tasks, one mapping per statement."""
+        if command.get("update") != self._tasks.name:
+            return []
+        return [statement["u"]["$set"] for statement in command["updates"] if "$set" in statement["u"]]

@@ -11,6 +11,7 @@ import pymongo
 from tests.chaos.failures.cases.case import Case, Effect, share
 from tests.chaos.failures.world import World
 from tidemill import Queue
+from tidemill.documents import CONTROL, TASK_TYPES
 
 ORDERS: Final = "orders"
 """A collection of the application."""
@@ -55,8 +56,13 @@ def _beside_a_write(world: World) -> Any:
 
 
 def _declared(world: World) -> None:
-    world.sound["task_types"].insert_one({"_id": "noop", "http": True})
+    world.sound[TASK_TYPES].insert_one({"_id": "noop", "http": True, "package": "tasks", "release": ""})
     world.sound[ORDERS].delete_many({})
+
+
+def _unmarked(world: World) -> None:
+    _declared(world)
+    world.sound[CONTROL].delete_many({})
 
 
 def _stored(of: int) -> Callable[[World], Effect]:
@@ -70,6 +76,7 @@ def _ordered(world: World) -> Effect:
 
 CASES: Final = (
     Case(name="enqueue", prepare=_declared, run=_one, effect=_stored(1)),
+    Case(name="the first enqueue", prepare=_unmarked, run=_one, effect=_stored(1)),
     Case(name="enqueue, keyed", prepare=_declared, run=_keyed, effect=_stored(1), again=_keyed),
     Case(name="enqueue many", prepare=_declared, run=_many, effect=_stored(3)),
     Case(name="enqueue many, keyed", prepare=_declared, run=_many_keyed, effect=_stored(3), again=_many_keyed),

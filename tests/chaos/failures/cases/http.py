@@ -9,9 +9,10 @@ from tests.chaos.failures.cases.case import Case, Effect, share
 from tests.chaos.failures.world import World
 from tests.functions.calls import CALLER, Answer, request
 from tests.functions.conftest import Deployed
-from tidemill import Queue, bootstrap
+from tidemill import Queue
+from tidemill.bootstrap import deployment
 from tidemill.errors import RefusedError, UnavailableError
-from tidemill.requests import NewTask
+from tidemill.requests.tasks import NewTask
 from tidemill.testing import FakeContext
 
 NOOP: Final[dict[str, Any]] = {"name": "noop", "payload": {"n": 1}}
@@ -22,8 +23,9 @@ REQUEST_ID: Final = "request-1"
 
 def _forgetful(world: World) -> Deployed:
     """The function, that has its client and has read nothing yet."""
-    bootstrap.queue.cache_clear()
-    bootstrap.directory.cache_clear()
+    warm = deployment()
+    for name in ("queue", "directory"):  # cached properties
+        vars(warm).pop(name, None)
     return world.functions
 
 

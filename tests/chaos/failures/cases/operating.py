@@ -11,12 +11,13 @@ from tests.buried import letters
 from tests.chaos.failures.cases.case import Case, Effect, share
 from tests.chaos.failures.cases.ticks import archived
 from tests.chaos.failures.world import World
-from tidemill.control import declare_types
+from tidemill.admin.api import operate, read_operation
+from tidemill.admin.context import AdminContext
+from tidemill.control.task_types import declare_types
 from tidemill.documents import DEAD_LETTERS
-from tidemill.operations import Desk, operate, read
+from tidemill.policy.retry import DEFAULT
 from tidemill.registry import Registry
-from tidemill.retry import DEFAULT
-from tidemill.store import open_tasks
+from tidemill.store.connection import open_tasks
 
 HOUR: Final = timedelta(hours=1)
 DAY: Final = timedelta(days=1)
@@ -24,9 +25,9 @@ DAY: Final = timedelta(days=1)
 
 def _asked(op: str, **fields: Any) -> Callable[[World], Any]:
     def ask(world: World) -> Any:
-        desk = Desk(db=world.db, clock=world.clock, retry=DEFAULT, is_deployed=True, put=world.shelf.put)
+        context = AdminContext(db=world.db, clock=world.clock, retry=DEFAULT, is_deployed=True, put=world.shelf.put)
         about = {"id": str(world.kept["id"])} if "id" in world.kept else {}
-        return operate(read({"op": op, **about, **fields}), desk)
+        return operate(read_operation({"op": op, **about, **fields}), context)
 
     return ask
 

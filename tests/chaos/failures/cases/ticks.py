@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -14,17 +15,18 @@ from tests.chaos.failures.cases.case import Case, Effect, share
 from tests.chaos.failures.world import World
 from tests.keepers import lost
 from tidemill import Fail, Retry, Snooze
-from tidemill.archive import ArchiveError, Archives, archive
-from tidemill.control import OptionsReader, Seats
+from tidemill.control.fleet import ExecutorSlots
+from tidemill.control.queues import OptionsReader
+from tidemill.dead_letters.archive import ArchiveContext, ArchiveError, archive
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import UnavailableError
-from tidemill.executor import Order, Runtime
-from tidemill.executor.attendance import attend
-from tidemill.reclaim import Keeper, reclaim
+from tidemill.executor.invocation import run_invocation
+from tidemill.executor.options import ExecutionOptions, Runtime
+from tidemill.policy.retry import DEFAULT, resolve_policy
+from tidemill.reclaim import ReclaimContext, reclaim
 from tidemill.registry import Registry, TaskContext
-from tidemill.retry import DEFAULT, resolved
 from tidemill.settings import Settings
-from tidemill.store import open_tasks
+from tidemill.store.connection import open_tasks
 
 HOUR: Final = timedelta(hours=1)
 LONG: Final = timedelta(seconds=60)
@@ -32,7 +34,10 @@ SHORT: Final = timedelta(seconds=0.8)
 """An invocation that gives up soon where it gets nothing done."""
 
 TENTH: Final = timedelta(seconds=0.1)
-SETTINGS: Final = Settings(linger=timedelta(0), max_task_timeout=TENTH, task_timeout=TENTH, margin=TENTH)
+PRESSED: Final = Settings(linger=timedelta(0), max_task_timeout=TENTH, task_timeout=TENTH, margin=TENTH)
+"""Where little time is left: a function of a busy machine may run out of it, and its task is retried."""
+
+UNHURRIED: Final = replace(PRESSED, max_task_timeout=timedelta(seconds=10), task_timeout=timedelta(seconds=10))
 OWNER: Final = "A"
 WELL: Final = 6
 """Tasks that succeed: enough to be settled by one statement."""
@@ -40,17 +45,23 @@ WELL: Final = 6
 
 def executed(world: World) -> dict[str, Any]:
     """Run an invocation of owner ``A``, as its handler does."""
+    is_pressed = world.is_hasty and not world.is_well
     runtime = Runtime(
         tasks=open_tasks(world.db),
         registry=_registry(world),
-        settings=SETTINGS,
+        settings=PRESSED if is_pressed else UNHURRIED,
         clock=world.clock,
         options=OptionsReader(world.db).options,
+        timing=world.timing,
         rng=random.Random(7),
     )
-    is_pressed = world.is_hasty and not world.is_well
-    order = Order(owner=OWNER, remaining=SHORT if is_pressed else LONG, concurrency=4)
-    report = attend(runtime, order, seats=Seats(world.db, limit=5), summoner=None)
+    order = ExecutionOptions(owner=OWNER, remaining=SHORT if is_pressed else LONG, concurrency=4)
+    report = run_invocation(
+        runtime,
+        order,
+        executor_slots=ExecutorSlots(world.db, limit=5),
+        launcher=None,
+    )
     if report["unknown"]:
         raise UnavailableError("not confirmed")
     return report.as_dict()
@@ -58,30 +69,32 @@ def executed(world: World) -> dict[str, Any]:
 
 def reclaimed(world: World, *, dead_owner: str | None = OWNER) -> dict[str, int]:
     """Reclaim, and what ``A`` held with it."""
-    keeper = Keeper(
+    reclaim_context = ReclaimContext(
         tasks=open_tasks(world.db),
         clock=world.clock,
-        policy=lambda task: resolved(task, registered=None, deployment=DEFAULT),
+        policy=lambda task: resolve_policy(task, registered=None, deployment=DEFAULT),
         options=OptionsReader(world.db).options,
         adopt_as="well",
         rng=random.Random(7),
+        batch_timeout_sec=world.patience_sec,
+        batch_timeout_after_error_sec=world.patience_sec,
     )
-    return reclaim(keeper, until=time.monotonic() + LONG.total_seconds(), dead_owner=dead_owner)
+    return reclaim(reclaim_context, until=time.monotonic() + LONG.total_seconds(), dead_owner=dead_owner)
 
 
 def archived(world: World) -> Any:
     """Archive, as its handler does."""
-    archives = Archives(
+    archives = ArchiveContext(
         tasks=open_tasks(world.db),
         dead=open_tasks(world.db, DEAD_LETTERS),
         clock=world.clock,
-        forgotten_after=timedelta(days=7),
+        task_retention=timedelta(days=7),
         put=world.shelf.put,
     )
     try:
         return archive(archives, until=time.monotonic() + LONG.total_seconds())
     except ArchiveError as error:
-        raise error.troubles[0] from None
+        raise error.errors[0] from None
 
 
 def go_on(world: World) -> None:

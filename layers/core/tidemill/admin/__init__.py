@@ -1,0 +1,1 @@
+"""Administration: operations for the command line and the operate function."""

@@ -1,0 +1,148 @@
+"""Entry of the administration: read an operation from an event, carry it out, describe a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar, Union, get_args
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from tidemill.admin import dead_letters, queues, requests, tasks
+from tidemill.admin.context import AdminContext, bound_answer
+from tidemill.admin.requests import Operation
+from tidemill.errors import (
+    InvalidRequestError,
+    NotDelayedError,
+    Problem,
+    TaskNotFoundError,
+    TidemillError,
+    UnavailableError,
+)
+from tidemill.requests.validation import list_problems
+from tidemill.text import did_you_mean, iso_timestamp
+
+_OperationT = TypeVar("_OperationT", bound=Operation)
+_Answer: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind(Generic[_OperationT]):
+    """Request model of an operation, and the function that carries it out."""
+
+    model: type[_OperationT]
+    answer: Callable[[_OperationT, AdminContext], _Answer]
+
+
+_KINDS: Final[tuple[_Kind[Any], ...]] = (
+    _Kind(requests.QueueList, queues.list_queues),
+    _Kind(requests.QueueDeclare, queues.declare),
+    _Kind(requests.QueueStatusOf, queues.show_status),
+    _Kind(requests.QueuePause, queues.pause),
+    _Kind(requests.QueueResume, queues.resume),
+    _Kind(requests.QueueSet, queues.change),
+    _Kind(requests.TaskList, tasks.list_tasks),
+    _Kind(requests.TaskShow, tasks.show),
+    _Kind(requests.TaskExplain, tasks.explain),
+    _Kind(requests.TaskRetry, tasks.retry),
+    _Kind(requests.TaskCancel, tasks.cancel),
+    _Kind(requests.DeadLetterGroups, dead_letters.list_groups),
+    _Kind(requests.DeadLetterList, dead_letters.list_dead_letters),
+    _Kind(requests.DeadLetterShow, dead_letters.show),
+    _Kind(requests.DeadLetterRedrive, dead_letters.redrive),
+    _Kind(requests.DeadLetterPurge, dead_letters.purge),
+    _Kind(requests.DeadLetterExport, dead_letters.export),
+    _Kind(requests.Stats, queues.show_statistics),
+)
+_KINDS_BY_OP: Final[Mapping[str, _Kind[Any]]] = {
+    get_args(kind.model.model_fields["op"].annotation)[0]: kind for kind in _KINDS
+}
+
+OPERATION_ADAPTER: Final[TypeAdapter[Operation]] = TypeAdapter(
+    Annotated[Union[tuple(kind.model for kind in _KINDS)], Field(discriminator="op")]  # noqa: UP007 - of a table
+)
+"""Union of all operations, discriminated by ``op``. Its JSON schema describes the events of the operate function."""
+
+OPERATIONS: Final = tuple(_KINDS_BY_OP)
+"""All values of ``op``."""
+
+_OPERATIONS_HINT: Final = f"the operations are {', '.join(OPERATIONS)}"
+
+
+class NoOperationError(InvalidRequestError):
+    """The event is not a request for an operation."""
+
+
+def read_operation(event: object) -> Operation:
+    """Return the operation that *event* requests.
+
+    Raises:
+        NoOperationError: *event* is not an object with an ``op``.
+        InvalidRequestError: The operation is unknown, or its fields are invalid.
+    """
+    if not isinstance(event, dict) or "op" not in event:
+        raise NoOperationError(
+            [Problem("op", f'is missing: send {{"op": "queue.list"}}, for example; {_OPERATIONS_HINT}')]
+        )
+    op = event["op"]
+    if not isinstance(op, str) or op not in _KINDS_BY_OP:
+        raise InvalidRequestError([Problem("op", _describe_unknown(op))])
+    try:
+        return OPERATION_ADAPTER.validate_python(event)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        field_details = [{**detail, "loc": detail["loc"][1:]} for detail in details]  # the first part is the operation
+        names = _KINDS_BY_OP[op].model.model_fields
+        raise InvalidRequestError(list_problems(field_details, below="event", names=names)) from None
+
+
+def operate(request: Operation, context: AdminContext) -> _Answer:
+    """Carry *request* out. Return the answer in plain JSON types, with the name of the database and the time.
+
+    The answer has neither payloads nor results. ``warnings`` are notes for the operator; ``truncated`` is set if the
+    answer was too large.
+
+    Raises:
+        InvalidRequestError: The request is not allowed, or its subject does not exist. Nothing was changed.
+        TaskNotFoundError: There is no such task, or no such dead letter.
+        NotDelayedError: The task to make due now is not delayed.
+        UnavailableError: MongoDB did not answer; every operation can be repeated.
+    """
+    source = {"database": context.db.name, "now": iso_timestamp(context.clock.now())}
+    return bound_answer(_KINDS_BY_OP[request.op].answer(request, context) | source)
+
+
+def _describe_unknown(op: object) -> str:
+    suggestion = did_you_mean(op, OPERATIONS) if isinstance(op, str) else ""
+    return f"is unknown{suggestion or ';'} {_OPERATIONS_HINT}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Refusal of a request: a code for programs, a message for the operator, and problems by field."""
+
+    code: str
+    message: str
+    problems: tuple[Problem, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return the answer that replaces the requested one."""
+        details = [{"field": problem.field, "message": problem.message} for problem in self.problems]
+        return {"error": {"code": self.code, "message": self.message, "details": details}}
+
+
+def build_refusal(error: TidemillError) -> Refusal:
+    """Return the refusal for *error*. Its text has neither addresses nor values."""
+    match error:
+        case NoOperationError(problems=problems):
+            return Refusal(code="invalid_event", message="this is no operation", problems=problems)
+        case InvalidRequestError(problems=problems):
+            return Refusal(code="not_allowed", message="the operation is not allowed as it is", problems=problems)
+        case TaskNotFoundError():
+            return Refusal(code="not_found", message=str(error))
+        case NotDelayedError():
+            return Refusal(code="not_delayed", message=str(error))
+        case UnavailableError():
+            return Refusal(code="unavailable", message=str(error))
+        case _:
+            return Refusal(code="misconfigured", message=str(error))

@@ -1,0 +1,255 @@
+"""Operations on dead letters."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from tidemill.admin.context import AdminContext, collect_warnings, warn_no_executor
+from tidemill.admin.requests import (
+    DeadLetterExport,
+    DeadLetterGroups,
+    DeadLetterList,
+    DeadLetterPurge,
+    DeadLetterRedrive,
+    DeadLetterShow,
+    FilterRequest,
+    SelectionRequest,
+)
+from tidemill.admin.tasks import NoLetterError, find_dead_letter_id
+from tidemill.admin.views import (
+    build_allowances,
+    format_dead_letter,
+    format_group,
+    format_listed_dead_letter,
+    format_other_failure,
+)
+from tidemill.control import queues as control_names
+from tidemill.control import task_types
+from tidemill.dead_letters import queries
+from tidemill.dead_letters.documents import DeadLetter, DeadLetterId, build_exact_id
+from tidemill.dead_letters.export import export as export_letters
+from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.dead_letters.purge import purge as purge_letters
+from tidemill.dead_letters.queries import find_fingerprints, find_groups
+from tidemill.dead_letters.redrive import redrive as redrive_letters
+from tidemill.dead_letters.redrive_checks import RedriveContext, RedriveRequest, Refused
+from tidemill.errors import InvalidRequestError, Problem
+from tidemill.model import TaskId
+from tidemill.store import tasks
+from tidemill.text import did_you_mean
+
+_MAX_SUGGESTED_FROM = 1_000
+"""Number of the newest dead letters whose fingerprints may be suggested."""
+
+
+def build_filter(request: FilterRequest, *ids: DeadLetterId) -> DeadLetterFilter:
+    """Return the criteria of *request*, or of the dead letters in *ids*."""
+    return DeadLetterFilter(
+        ids=ids,
+        fingerprint=request.fingerprint,
+        name=request.name,
+        queue=request.queue,
+        since=request.since,
+        until=request.until,
+    )
+
+
+def select_dead_letters(
+    request: SelectionRequest, context: AdminContext, *, open_only: bool = False
+) -> DeadLetterFilter:
+    """Return the criteria of the dead letters to change. The id of a task selects its newest open dead letter.
+
+    Raises:
+        TaskNotFoundError: There is no such dead letter.
+        InvalidRequestError: It is redriven, all dead letters of its task are, or the id stands for several tasks.
+    """
+    if request.id is None:
+        return build_filter(request)
+    task_id = find_dead_letter_id(request.id, context)
+    if request.redrives is not None:
+        letter = queries.find_by_redrives(context.dead, task_id, request.redrives)
+        if letter is None:
+            raise NoLetterError(request.id, redrives=request.redrives, database=context.db.name)
+        if open_only and letter.redriven_at is not None:
+            raise InvalidRequestError([Problem("redrives", "this dead letter has been redriven")])
+        return build_filter(request, letter.id)
+    newest = queries.find_newest_open(context.dead, task_id)
+    if newest is None:
+        raise InvalidRequestError([Problem("id", "has been redriven: give redrives for one that is not open any more")])
+    return build_filter(request, newest)
+
+
+def warn_no_match(request: FilterRequest, context: AdminContext) -> list[str]:
+    """Return likely mistakes in a request that no dead letter matches."""
+    return [
+        *collect_warnings(lambda: _warn_unknown_filters(request, context), of="what may be meant"),
+        *warn_no_executor(context),
+    ]
+
+
+def _warn_unknown_filters(request: FilterRequest, context: AdminContext) -> list[str]:
+    warnings: list[str] = []
+    if request.fingerprint is not None and not queries.has_fingerprint(context.dead, request.fingerprint):
+        known = find_fingerprints(context.dead, of=_MAX_SUGGESTED_FROM)
+        warnings.append(
+            f"no dead letter has the fingerprint {request.fingerprint}{did_you_mean(request.fingerprint, known)}"
+        )
+    if request.name is not None and request.name not in (names := task_types.list_registered_names(context.db)):
+        warnings.append(f"no executor has registered a function {request.name}{did_you_mean(request.name, names)}")
+    if request.queue is not None and request.queue not in (queues := control_names.list_queues(context.db)):
+        warnings.append(control_names.describe_unknown_queue(request.queue, queues))
+    return warnings
+
+
+CALL_TIMEOUT_SEC: Final = 2.0
+"""Time after which a call starts no more work. MongoDB may take 4 s for the whole call."""
+
+
+def redrive(request: DeadLetterRedrive, context: AdminContext) -> dict[str, Any]:
+    """Redrive open dead letters, the oldest first. Return the counts, with refusals by reason."""
+    redrive_context = RedriveContext(
+        tasks=context.tasks, dead=context.dead, registered=context.read_registered_names, clock=context.clock
+    )
+    redrive_request = RedriveRequest(
+        which=select_dead_letters(request, context, open_only=True),
+        per_sec=request.per_sec,
+        drop_expiry=request.drop_expiry,
+    )
+    result = redrive_letters(
+        redrive_context,
+        redrive_request,
+        limit=request.limit,
+        dry_run=request.dry_run,
+        after=request.cursor,
+        until=_compute_deadline(),
+    )
+    return {
+        "dry_run": request.dry_run,
+        "examined": result.examined,
+        "redriven": result.redriven,
+        "refused": dict(result.refused),
+        "unregistered": dict(result.unregistered),
+        "examples": [_build_refusal(refusal) for refusal in result.examples],
+        "next": result.next,
+        "warnings": _warn_if_nothing(request, context, is_nothing=not result.examined),
+    }
+
+
+def purge(request: DeadLetterPurge, context: AdminContext) -> dict[str, Any]:
+    """Delete dead letters, redriven ones too. Return the counts, with the number of unexported ones."""
+    result = purge_letters(
+        context.dead,
+        select_dead_letters(request, context),
+        limit=request.limit,
+        dry_run=request.dry_run,
+        after=request.cursor,
+        now=context.clock.now(),
+        until=_compute_deadline(),
+    )
+    return {
+        "dry_run": request.dry_run,
+        "examined": result.examined,
+        "purged": result.purged,
+        "unexported": result.unexported,
+        "in_progress": result.in_progress,
+        "next": result.next,
+        "warnings": _warn_if_nothing(request, context, is_nothing=not result.examined),
+    }
+
+
+def export(request: DeadLetterExport, context: AdminContext) -> dict[str, Any]:
+    """Copy dead letters to the bucket that are not exported. Return the counts, with the number left.
+
+    Raises:
+        InvalidRequestError: There is no bucket.
+    """
+    if context.put is None:
+        raise InvalidRequestError([Problem("op", "there is no bucket to export to: ARCHIVE_BUCKET names one")])
+    result = export_letters(
+        context.dead, context.put, clock=context.clock, until=_compute_deadline(), limit=request.limit
+    )
+    counts = {"exported": result.exported, "refused": result.refused, "failed": result.failed, "left": result.left}
+    return counts | {"last_error": result.last_error}
+
+
+def _compute_deadline() -> float:
+    return time.monotonic() + CALL_TIMEOUT_SEC
+
+
+def _build_refusal(refusal: Refused) -> dict[str, Any]:
+    return {
+        "id": tasks.format_id(refusal.id.task),
+        "redrives": refusal.id.redrives,
+        "code": refusal.code,
+        "message": refusal.message,
+    }
+
+
+def _warn_if_nothing(request: SelectionRequest, context: AdminContext, *, is_nothing: bool) -> list[str]:
+    # Only for the first call: later calls may examine nothing although dead letters match.
+    return warn_no_match(request, context) if is_nothing and request.cursor is None else []
+
+
+MAX_OTHER_FAILURES: Final = 20
+"""Maximum number of other failures of a task in an answer."""
+
+
+def list_groups(request: DeadLetterGroups, context: AdminContext) -> dict[str, Any]:
+    """Return the largest groups of open dead letters, and the numbers of all groups and dead letters.
+
+    ``sampled_newest`` is ``null``, or the number of dead letters that were counted, the newest: there are more.
+    """
+    now = context.clock.now()
+    found = find_groups(context.dead, limit=request.limit, now=now, limits=context.group_limits)
+    return {
+        "groups": [format_group(group) for group in found.page],
+        "dead_letters": found.letters,
+        "total_groups": found.in_all,
+        "sampled_newest": found.sampled_newest,
+        "warnings": warn_no_executor(context) if not found.letters and found.sampled_newest is None else [],
+    }
+
+
+def list_dead_letters(request: DeadLetterList, context: AdminContext) -> dict[str, Any]:
+    """Return a page of dead letters, and the cursor of the next page."""
+    page = queries.list_dead_letters(
+        context.dead, build_filter(request), redriven=request.redriven, limit=request.limit, after=request.cursor
+    )
+    allowed = build_allowances(context)
+    letters = [format_listed_dead_letter(letter, allowed) for letter in page.letters]
+    is_nothing = not letters and request.cursor is None
+    return {
+        "dead_letters": letters,
+        "next": page.next,
+        "warnings": warn_no_match(request, context) if is_nothing else [],
+    }
+
+
+def show(request: DeadLetterShow, context: AdminContext) -> dict[str, Any]:
+    """Return one dead letter of a task, and its other failures, the newest first."""
+    task_id = find_dead_letter_id(request.id, context)
+    letter = _find_letter(request, task_id, context)
+    letters = queries.find_of_task(context.dead, task_id, limit=MAX_OTHER_FAILURES + 1)
+    other_letters = [other_letter for other_letter in letters if other_letter.id != letter.id]
+    return {
+        "letter": format_dead_letter(letter, build_allowances(context)),
+        "other_failures": [format_other_failure(other_letter) for other_letter in other_letters[:MAX_OTHER_FAILURES]],
+    }
+
+
+def _find_letter(request: DeadLetterShow, task_id: TaskId, context: AdminContext) -> DeadLetter:
+    """Return the dead letter with the requested number, or else the newest open one, or else the newest."""
+    if request.redrives is not None:
+        letter = queries.find_by_redrives(context.dead, task_id, request.redrives)
+    else:
+        letter = queries.find_dead_letter(context.dead, _find_newest(task_id, context))
+    if letter is None:
+        raise NoLetterError(request.id, redrives=request.redrives, database=context.db.name)
+    return letter
+
+
+def _find_newest(task_id: TaskId, context: AdminContext) -> DeadLetterId:
+    is_open = queries.find_newest_open(context.dead, task_id)
+    newest = (letter.id for letter in queries.find_of_task(context.dead, task_id, limit=1))
+    return is_open or next(newest, None) or build_exact_id(task_id)

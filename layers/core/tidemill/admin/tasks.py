@@ -1,0 +1,180 @@
+"""Operations on tasks; also the search for the task that an id in a request stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidemill.admin.context import AdminContext, collect_warnings, describe_unknown, warn_no_executor
+from tidemill.admin.requests import TaskCancel, TaskExplain, TaskList, TaskRetry, TaskShow
+from tidemill.admin.views import Allowances, build_allowances, format_listed_task, format_task
+from tidemill.control import queues
+from tidemill.dead_letters import queries
+from tidemill.errors import InvalidRequestError, NotDelayedError, Problem, TaskNotFoundError, TidemillError
+from tidemill.model import Malformed, Task, TaskId
+from tidemill.policy.failures import truncate_text
+from tidemill.store import listing as pages
+from tidemill.store import tasks
+
+_MAX_ID_CHARACTERS = 200
+"""Maximum number of characters of an id in a message."""
+
+
+class NoTaskError(TaskNotFoundError):
+    """There is no such task; the database may be the wrong one."""
+
+    def __init__(self, text: str, *, database: str, hints: list[str]) -> None:
+        super().__init__(text)
+        self.args = ("; ".join([f"there is no task {truncate_text(text, _MAX_ID_CHARACTERS)} in {database}", *hints]),)
+
+
+class NoLetterError(TaskNotFoundError):
+    """There is no such dead letter."""
+
+    def __init__(self, text: str, *, database: str, redrives: int | None = None, hints: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        number = "" if redrives is None else f" with redrives {redrives}"
+        message = f"there is no dead letter of task {truncate_text(text, _MAX_ID_CHARACTERS)}{number} in {database}"
+        self.args = ("; ".join([message, *hints]),)
+
+
+def find_task_id(text: str, context: AdminContext) -> TaskId:
+    """Return the id of the one task that *text* stands for: a living task, or else a dead letter.
+
+    Raises:
+        TaskNotFoundError: There is no such task.
+        InvalidRequestError: There are several.
+    """
+    candidates = tasks.parse_id(text)
+    # A redrive may have inserted the task between the first two reads.
+    found = (
+        tasks.find_stored_ids(context.tasks, candidates)
+        or _filter_dead(candidates, context)
+        or tasks.find_stored_ids(context.tasks, candidates)
+    )
+    if not found:
+        raise NoTaskError(text, database=context.db.name, hints=warn_no_executor(context))
+    return _require_single(found)
+
+
+def find_dead_letter_id(text: str, context: AdminContext) -> TaskId:
+    """Return the id of the one task with dead letters that *text* stands for, or the id of a dead letter itself.
+
+    Raises:
+        TaskNotFoundError: There is no such dead letter.
+        InvalidRequestError: There are several.
+    """
+    candidates = tasks.parse_id(text)
+    found = _filter_dead(candidates, context) or tasks.find_stored_ids(context.dead, candidates)
+    if not found:
+        raise NoLetterError(text, database=context.db.name, hints=_explain_missing(text, context))
+    return _require_single(found)
+
+
+def _require_single(found: Sequence[TaskId]) -> TaskId:
+    if len(found) > 1:
+        exact = " or ".join(truncate_text(tasks.id_as_json(task_id), _MAX_ID_CHARACTERS) for task_id in found)
+        raise InvalidRequestError([Problem("id", f"stands for several tasks: say which, {exact}")])
+    return found[0]
+
+
+def _explain_missing(text: str, context: AdminContext) -> list[str]:
+    living = collect_warnings(lambda: _warn_if_alive(text, context), of="whether it is alive")
+    return living or warn_no_executor(context)
+
+
+def _warn_if_alive(text: str, context: AdminContext) -> list[str]:
+    return ["the task is among the living ones"] if tasks.find_stored_ids(context.tasks, tasks.parse_id(text)) else []
+
+
+def _filter_dead(candidates: tuple[TaskId, ...], context: AdminContext) -> list[TaskId]:
+    return [task_id for task_id in candidates if queries.find_of_task(context.dead, task_id, limit=1)]
+
+
+def list_tasks(request: TaskList, context: AdminContext) -> dict[str, Any]:
+    """Return a page of the living tasks, and the cursor of the next page."""
+    page = pages.read_page(
+        context.tasks,
+        status=request.status,
+        queue=request.queue,
+        name=request.name,
+        limit=request.limit,
+        after=request.cursor,
+        limits=context.page_limits,
+    )
+    allowed = build_allowances(context)
+    tasks = [format_listed_task(task, allowed) for task in page.tasks]
+    return {"tasks": tasks, "next": page.next, "warnings": [] if tasks else _warn_no_match(request, context)}
+
+
+def show(request: TaskShow, context: AdminContext) -> dict[str, Any]:
+    """Return one task, living or a dead letter."""
+    task_id = find_task_id(request.id, context)
+    living = tasks.get(context.tasks, task_id)
+    task = living or context.queue.get(task_id)
+    return {"task": format_task(task, build_allowances(context), is_dead=living is None)}
+
+
+def explain(request: TaskExplain, context: AdminContext) -> dict[str, Any]:
+    """Return the reasons why a task is not running."""
+    task_id = find_task_id(request.id, context)
+    return {"explanation": context.queue.explain(task_id).document()}
+
+
+def retry(request: TaskRetry, context: AdminContext) -> dict[str, Any]:
+    """Make a delayed task due now. Return the task, and whether its queue is paused, which delays the task further."""
+    task_id = find_task_id(request.id, context)
+    try:
+        task = context.queue.retry_now(task_id)
+    except NotDelayedError as error:
+        raise NotDelayedError(tasks.format_id(task_id), error.status) from None
+    return {"task": _build_changed_document(task, context), **_check_pause(task, context)}
+
+
+def cancel(request: TaskCancel, context: AdminContext) -> dict[str, Any]:
+    """Cancel a task, or ask it to stop. Return the task, its status before, and whether the task changed."""
+    task_id = find_task_id(request.id, context)
+    before = tasks.get(context.tasks, task_id)
+    changed = tasks.cancel(context.tasks, task_id, now=context.clock.now(), force=request.force)
+    task = changed or context.queue.get(task_id)
+    document = _build_changed_document(task, context, is_dead=changed is None and before is None)
+    return {"task": document, "was": _format_status(before or task), "changed": changed is not None}
+
+
+def _build_changed_document(task: Task | Malformed, context: AdminContext, *, is_dead: bool = False) -> dict[str, Any]:
+    """Return *task* even if nothing else can be read: the caller must learn about the change."""
+    try:
+        return format_task(task, build_allowances(context), is_dead=is_dead)
+    except TidemillError:
+        unread = Allowances(directory=None, retry=context.retry, is_deployed=context.is_deployed)
+        return format_task(task, unread, is_dead=is_dead)
+
+
+def _check_pause(task: Task | Malformed, context: AdminContext) -> dict[str, Any]:
+    if isinstance(task, Malformed):
+        return {"queue_paused": None, "warnings": []}
+    try:
+        options = queues.load_options(context.db, task.queue)
+    except TidemillError as error:
+        return {"queue_paused": None, "warnings": [describe_unknown("whether its queue is paused", error)]}
+    return {"queue_paused": options is not None and options.paused, "warnings": []}
+
+
+def _warn_no_match(request: TaskList, context: AdminContext) -> list[str]:
+    if request.cursor is not None:
+        return []
+    return [
+        *collect_warnings(lambda: _warn_if_unknown_queue(request.queue, context), of="which queues there are"),
+        *warn_no_executor(context),
+    ]
+
+
+def _warn_if_unknown_queue(queue: str | None, context: AdminContext) -> list[str]:
+    if queue is None:
+        return []
+    known = queues.list_queues(context.db)
+    return [] if queue in known else [queues.describe_unknown_queue(queue, known)]
+
+
+def _format_status(task: Task | Malformed) -> str:
+    return task.status if isinstance(task, Task) else "malformed"

@@ -1,0 +1,1 @@
+"""AWS: secrets, Lambda, SQS, S3, metrics and log lines."""

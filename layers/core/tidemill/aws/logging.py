@@ -1,0 +1,115 @@
+"""Log lines: their fields, and a standard output that task functions cannot take away or break."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Final
+
+from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
+
+from tidemill.errors import InvalidRequestError, TidemillError, UnexpectedError
+
+MAX_FRAMES: Final = 5
+"""Number of the innermost frames in the stack of a logged error."""
+
+
+def error_fields(error: BaseException) -> dict[str, str]:
+    """Return the fields of a line about *error*.
+
+    Texts of Tidemill's errors quote no data, except `InvalidRequestError`: it names fields, which callers choose.
+    Texts of other errors may hold any data, so the line has their stack instead.
+    """
+    kind = {"error_type": type(error).__name__}
+    if isinstance(error, InvalidRequestError):
+        return kind
+    if isinstance(error, TidemillError):
+        return kind | {"reason": str(error)}
+    return kind | {"stack": "".join(traceback.format_tb(error.__traceback__, limit=-MAX_FRAMES))}
+
+
+def quiet_libraries() -> None:
+    """Let libraries log warnings and errors only, as Python does by default: Lambda's JSON format lowers the level."""
+    logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger("aws_lambda_powertools").setLevel(
+        logging.WARNING
+    )  # with POWERTOOLS_DEBUG it would log every payload
+
+
+@contextmanager
+def without_text() -> Iterator[None]:
+    """Replace exceptions of other packages: Lambda logs the text of an exception that a handler raises.
+
+    Raises:
+        UnexpectedError: Another package raised an exception; this has its class and its stack.
+    """
+    try:
+        yield
+    except TidemillError:
+        raise
+    except Exception as error:  # noqa: BLE001 - any exception is raised again, without its text
+        raise UnexpectedError(type(error).__name__).with_traceback(error.__traceback__) from None
+
+
+class Output(io.TextIOBase):
+    """Standard output as at the start, although a task function may have closed or replaced it."""
+
+    def write(self, text: str) -> int:
+        """Write *text*, or drop it if nothing is left of standard output."""
+        stdout()(text)
+        return len(text)
+
+
+class NewlineFormatter(LambdaPowertoolsFormatter):
+    """Begins lines with a newline: a task function may have printed half a line, which would spoil the next line.
+
+    `tidemill.aws.metrics.counting` has the price of the empty line. An invocation that claimed nothing needs no
+    newline, unless it is the first: modules may print while they are imported.
+    """
+
+    _is_first = True
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of *record*."""
+        is_idle = getattr(record, "claimed", None) == 0 and not self._is_first
+        self._is_first = False
+        return super().format(record) if is_idle else "\n" + super().format(record)
+
+
+@cache
+def stdout() -> Callable[[str], None]:
+    """Return a writer of lines to standard output that works after a task function has closed or replaced it.
+
+    A function that closes every descriptor also closes this copy, and the next file or socket gets its number. So a
+    write first checks the file behind the descriptor, and drops the line if standard output is gone.
+    """
+    try:
+        descriptor = os.dup(1)
+    except OSError:
+        return lambda _: None
+    output = _identify_file(descriptor)
+
+    def write(line: str) -> None:
+        intact = next((number for number in (descriptor, 1) if _identify_file(number) == output), None)
+        if intact is not None:
+            _write_all(intact, line.encode())
+
+    return write
+
+
+def _write_all(descriptor: int, rest: bytes) -> None:
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _identify_file(descriptor: int) -> tuple[int, int] | None:
+    """Return device and inode of the file, pipe or socket behind *descriptor*; ``None`` if it is closed."""
+    with suppress(OSError):
+        status = os.fstat(descriptor)
+        return status.st_dev, status.st_ino
+    return None

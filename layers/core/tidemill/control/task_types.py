@@ -1,0 +1,160 @@
+"""Task types as executors declare them: stored, cached for readers, and used for the retries of a task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from pymongo import UpdateOne
+from pymongo.database import Database
+
+from tidemill import indexes
+from tidemill.documents import QUEUES, TASK_TYPES, backoff_document, is_text
+from tidemill.model import Backoff, RetryPolicy, Task
+from tidemill.policy.retry import resolve_policy
+from tidemill.registry import TaskType
+from tidemill.store.connection import read_by_name, translate_errors, with_lenient_decoding
+
+DEFAULT_QUEUE: Final = "default"
+DECLARATIONS_CACHE_SEC: Final = 60.0
+"""Age in seconds up to which the declarations are used without reading them again."""
+
+UNKNOWN_TYPE_CACHE_SEC: Final = 1.0
+"""Seconds between two reads because of an unknown type, for callers that ask often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declarations:
+    """Declared types and queues, as of the last read."""
+
+    read_at: float
+    types: Mapping[str, Mapping[str, Any]]
+    queues: frozenset[str]
+
+    def is_open(self, name: str) -> bool:
+        """Return whether the type *name* is open to HTTP."""
+        return bool(self.types.get(name, {}).get("http"))
+
+
+class Directory:
+    """The declared types and queues, read at most once a minute, and once more before a name is refused.
+
+    `has_types` does not read once more. For a minute after the first type was registered, `Queue` may still accept any
+    name.
+    """
+
+    def __init__(self, db: Database[Any], *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._db = with_lenient_decoding(db)
+        self._monotonic = monotonic
+        self._known: Declarations | None = None
+
+    def has_types(self) -> bool:
+        """Return whether any executor has ever registered a type."""
+        return bool(self.read_declarations().types)
+
+    def task_type(self, name: str, *, for_http: bool = False) -> Mapping[str, Any] | None:
+        """Return the declaration of the type *name*, or ``None``.
+
+        With *for_http* a type that is not known to be open to HTTP is read once more, too.
+        """
+        return self.read_declarations(names=[name], for_http=for_http).types.get(name)
+
+    def cached_task_type(self, name: str) -> Mapping[str, Any] | None:
+        """Return as `task_type` does, but read again for an unknown type at most once a second."""
+        if self._known is not None and self._monotonic() - self._known.read_at < UNKNOWN_TYPE_CACHE_SEC:
+            return self._known.types.get(name)
+        return self.task_type(name)
+
+    def read_declarations(
+        self, *, names: Iterable[str] = (), queues: Iterable[str] = (), for_http: bool = False
+    ) -> Declarations:
+        """Return the declarations. If any of *names* or *queues* is missing, read them once more."""
+        known = self._known
+        if known is None or self._monotonic() - known.read_at > DECLARATIONS_CACHE_SEC:
+            return self._read()
+        is_missing = any(not (known.is_open(name) if for_http else name in known.types) for name in names)
+        return self._read() if is_missing or not known.queues.issuperset(queues) else known
+
+    def _read(self) -> Declarations:
+        with translate_errors(TASK_TYPES):
+            types, documents = read_by_name(self._db[TASK_TYPES]), read_by_name(self._db[QUEUES])
+        declared = frozenset(name for name, queue in documents.items() if not queue.get("undeclared"))
+        self._known = Declarations(read_at=self._monotonic(), types=types, queues=declared | {DEFAULT_QUEUE})
+        return self._known
+
+
+_MISSING: Final = object()
+
+
+def declare_types(db: Database[Any], types: Iterable[TaskType], *, package: str, release: str, now: datetime) -> int:
+    """Write the types that differ from the stored ones; return the number of writes. Safe to repeat.
+
+    A type that *package* declared before and declares no longer is retired. New tasks of its name are still accepted,
+    because a deployment may be rolled back, but no dead letter of it is redriven.
+    """
+    collection = with_lenient_decoding(db)[TASK_TYPES]
+    declared = [_build_document(task_type) for task_type in types]
+    with translate_errors(TASK_TYPES):
+        stored = read_by_name(collection)
+        retired = _find_dropped(stored, {fields["_id"] for fields in declared}, package=package)
+        changed = [fields for fields in declared if not _is_declared(stored.get(fields["_id"]), fields)]
+        origin = {"package": package, "release": release, "updated_at": now}
+        writes = [_build_upsert(fields | origin) for fields in changed]
+        writes += [UpdateOne({"_id": name, "package": package}, {"$set": {"retired_at": now}}) for name in retired]
+        if writes:
+            collection.bulk_write(writes, ordered=False)
+    return len(writes)
+
+
+def list_registered_names(db: Database[Any]) -> frozenset[str]:
+    """Return the names of the registered types, read now, without the retired ones."""
+    with translate_errors(TASK_TYPES):
+        found = with_lenient_decoding(db)[TASK_TYPES].find({"retired_at": None}, {"_id": 1}, hint=indexes.BY_ID)
+        return frozenset(document["_id"] for document in found if is_text(document["_id"]))
+
+
+def resolve_task_policy(task: Task, directory: Directory, *, deployment: RetryPolicy) -> RetryPolicy:
+    """Return the retry policy of *task* from the declaration of its type; no task code is imported."""
+    declared = directory.cached_task_type(task.name) or {}
+    return resolve_policy(task, registered=_read_policy(declared, deployment), deployment=deployment)
+
+
+def _read_policy(declared: Mapping[str, Any], deployment: RetryPolicy) -> RetryPolicy:
+    retries, backoff = declared.get("max_retries"), declared.get("backoff_policy")
+    try:
+        return RetryPolicy(
+            max_retries=deployment.max_retries if retries is None else int(retries),
+            backoff=deployment.backoff if backoff is None else Backoff(**backoff),
+        )
+    except (TypeError, ValueError, OverflowError):  # edited by hand, or written by a later release
+        return deployment
+
+
+def _build_document(task_type: TaskType) -> dict[str, Any]:
+    return {
+        "_id": task_type.name,
+        "http": task_type.http,
+        "timeout_sec": None if task_type.timeout is None else task_type.timeout.total_seconds(),
+        "max_retries": None if task_type.retry is None else task_type.retry.max_retries,
+        "backoff_policy": None if task_type.retry is None else backoff_document(task_type.retry.backoff),
+    }
+
+
+def _is_declared(stored: Mapping[str, Any] | None, fields: Mapping[str, Any]) -> bool:
+    if stored is None or stored.get("package") is None or stored.get("retired_at") is not None:
+        return False
+    return all(stored.get(name, _MISSING) == value for name, value in fields.items())
+
+
+def _build_upsert(fields: Mapping[str, Any]) -> UpdateOne:
+    return UpdateOne({"_id": fields["_id"]}, {"$set": fields, "$unset": {"retired_at": ""}}, upsert=True)
+
+
+def _find_dropped(stored: Mapping[str, Mapping[str, Any]], declared: Set[str], *, package: str) -> list[str]:
+    ours = {
+        name for name, fields in stored.items() if fields.get("package") == package and fields.get("retired_at") is None
+    }
+    return sorted(ours - declared)

@@ -1,0 +1,224 @@
+"""Documents of dead letters: read them, build them from failed tasks, and convert their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+import bson
+from bson.raw_bson import RawBSONDocument
+
+from tidemill.documents import decode, decode_shallow, is_text, read_task
+from tidemill.model import Malformed, Task, TaskId
+from tidemill.policy.failures import fingerprint
+from tidemill.store.listing import MAX_ERROR_BYTES, build_list_stages, shorten_error
+
+MAX_REDRIVES: Final = 2**31 - 1
+"""Maximum number of redrives of a task. A larger number was written by hand."""
+
+REDRIVE_MARK_FIELDS: Final = ("redrive_started_at", "redrive_due_at", "redrive_token", "redrive_drops_expiry")
+"""Fields of a dead letter whose redrive is in progress."""
+
+CHANGING_FIELDS: Final = (
+    "archived_at",
+    "export_attempts",
+    "export_error",
+    "export_retry_at",
+    *REDRIVE_MARK_FIELDS,
+    "redriven_at",
+    "retain_from",
+)
+"""Fields of a dead letter that change after the move. The export leaves them out."""
+
+MARK_FIELDS: Final = ("dead_lettered_at", "fingerprint", *CHANGING_FIELDS)
+"""Fields that a dead letter has and its task has not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterId:
+    """Id of a dead letter: the id of its task, and how often that had been redriven when it failed."""
+
+    task: TaskId
+    redrives: int
+
+    def document(self) -> dict[str, Any]:
+        """Return the id as it is stored."""
+        return {"task": self.task, "redrives": self.redrives}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """Dead letter at the time of the read.
+
+    Attributes:
+        task: The failed task, under its own id.
+        export_attempts: How often the bucket refused the dead letter; ``export_error`` says why.
+        redrive_started_at: Set while a redrive is in progress, or was interrupted.
+    """
+
+    id: DeadLetterId
+    task: Task | Malformed
+    dead_lettered_at: datetime | None
+    fingerprint: str
+    reason: str | None
+    archived_at: datetime | None
+    redrive_started_at: datetime | None
+    redriven_at: datetime | None
+    export_attempts: int
+    export_error: str | None
+    export_retry_at: datetime | None
+
+
+def read_dead_letter(raw: RawBSONDocument) -> DeadLetter:
+    """Return the dead letter that *raw* holds, even if it was edited by hand."""
+    document = decode(raw)
+    letter_id = decode_id(document.get("_id"))
+    own = RawBSONDocument(bson.encode({**document, "_id": letter_id.task}))
+    attempts = document.get("export_attempts")
+    return DeadLetter(
+        id=letter_id,
+        task=read_task(own),
+        dead_lettered_at=read_date(document.get("dead_lettered_at")),
+        fingerprint=_read_text(document, "fingerprint") or "",
+        reason=_read_text(document, "reason"),
+        archived_at=read_date(document.get("archived_at")),
+        redrive_started_at=read_date(document.get("redrive_started_at")),
+        redriven_at=read_date(document.get("redriven_at")),
+        export_attempts=attempts if isinstance(attempts, int) else 0,
+        export_error=_read_text(document, "export_error"),
+        export_retry_at=read_date(document.get("export_retry_at")),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BareId(DeadLetterId):
+    """Id of a dead letter that is stored under ``task`` itself: it was inserted by hand."""
+
+    redrives: int = 0
+
+    def document(self) -> Any:  # noqa: ANN401 - of any type
+        """Return the id as it is stored."""
+        return self.task
+
+
+def decode_id(stored: Any) -> DeadLetterId:  # noqa: ANN401 - documents are edited by hand
+    """Return the id that a decoded dead letter is stored under."""
+    if isinstance(stored, dict) and list(stored) == ["task", "redrives"] and isinstance(stored["redrives"], int):
+        return DeadLetterId(task=stored["task"], redrives=stored["redrives"])
+    return DeadLetterId(task=stored, redrives=0)
+
+
+def build_exact_id(stored: Any) -> DeadLetterId:  # noqa: ANN401 - documents are edited by hand
+    """Return the id that finds the dead letter stored under *stored*."""
+    usual = decode_id(stored)
+    return BareId(task=stored) if usual.task is stored else usual
+
+
+def read_date(value: object) -> datetime | None:
+    """Return *value* if it is a time, else ``None``."""
+    return value if isinstance(value, datetime) else None
+
+
+def encode_id(value: Any) -> bytes:  # noqa: ANN401 - an id of any type
+    """Return an id of any type as a hashable key."""
+    return bson.encode({"": value})
+
+
+def read_key(raw: RawBSONDocument) -> bytes:
+    """Return the id of the document *raw* as a hashable key."""
+    return encode_id(decode_shallow(raw)["_id"])
+
+
+def _read_text(document: dict[str, Any], name: str) -> str | None:
+    value = document.get(name)
+    return value if is_text(value) else None
+
+
+_IS_LARGE: Final = {"$gt": [{"$bsonSize": {"of": "$error"}}, MAX_ERROR_BYTES]}
+_IS_DATED: Final = {"$eq": [{"$type": "$error.at"}, "date"]}
+_LONG_ERROR: Final = {
+    "code": "too_long", "message": "the error is too long for a list: `tidemill dlq show` has it", "at": "$error.at",
+}  # fmt: skip
+"""Replaces an error that is too long for a list."""
+
+SUMMARY_STAGES: Final[tuple[dict[str, Any], ...]] = (
+    {"$set": {"error": {"$cond": [{"$and": [_IS_LARGE, _IS_DATED]}, _LONG_ERROR, "$error"]}}},
+    *build_list_stages(*MARK_FIELDS),
+)
+"""Last stages of an aggregation that reads dead letters for a list."""
+
+
+def read_summary(raw: RawBSONDocument) -> DeadLetter:
+    """Return the dead letter that an aggregation with `SUMMARY_STAGES` read."""
+    letter = read_dead_letter(raw)
+    return replace(letter, task=shorten_error(letter.task))
+
+
+def splice_document(ours: dict[str, Any], theirs: bytes, *, their_id: dict[str, Any]) -> bytes:
+    """Return a document of *ours*, followed by all of *theirs* except its id.
+
+    Raises:
+        ValueError: *theirs* does not begin with ``_id`` as *their_id* has it.
+    """
+    id_element = bson.encode({"_id": their_id["_id"]})[4:-1]
+    if theirs[4 : 4 + len(id_element)] != id_element:
+        raise ValueError("the document does not begin with its id")
+    body = bson.encode(ours)[4:-1] + theirs[4 + len(id_element) : -1] + b"\x00"
+    return (len(body) + 4).to_bytes(4, "little") + body
+
+
+MAX_DOCUMENT_BYTES: Final = 16 * 1024 * 1024
+RESERVED_BYTES: Final = 1024
+"""Bytes to keep free, where possible, for the fields that exports and redrives add."""
+
+_FULL_MESSAGE: Final = "the document is full"
+_SPARE_FIELDS: Final = ("attempt_log", "result", "trace", "settled_by", "updated_at")
+"""Fields to drop if there is no room: they neither belong to the request nor tell how the task ended."""
+
+
+def build_dead_letter(raw: RawBSONDocument, *, now: datetime, redrives: int | None = None) -> RawBSONDocument:
+    """Return the dead letter of a failed task: our fields, followed by its own fields byte for byte.
+
+    *redrives* replaces the task's own number in the id. Fields that are not needed to run the task again are dropped
+    if there is no room for ours.
+
+    Raises:
+        ValueError: The document cannot be read, or there is no room even then.
+    """
+    task = decode_shallow(raw)
+    own = read_redrives(task) if redrives is None else redrives
+    letter = _add_marks(bytes(raw.raw), task, now=now, redrives=own)
+    if len(letter) > MAX_DOCUMENT_BYTES - RESERVED_BYTES:
+        letter = _add_marks(_drop_spare_fields(task), task, now=now, redrives=own)
+    if len(letter) > MAX_DOCUMENT_BYTES:
+        raise ValueError("there is no room for the marks of a dead letter")
+    return RawBSONDocument(letter)
+
+
+def read_redrives(task: Mapping[str, Any]) -> int:
+    """Return the number of redrives that *task* records."""
+    value = task.get("redrives")
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_REDRIVES else 0
+
+
+def _add_marks(theirs: bytes, task: Mapping[str, Any], *, now: datetime, redrives: int) -> bytes:
+    error = task.get("error")
+    details = error if isinstance(error, Mapping) else {}
+    code, message = str(details.get("code", "malformed")), str(details.get("message", ""))
+    ours = {
+        "_id": {"task": task["_id"], "redrives": redrives},
+        "dead_lettered_at": now,
+        "fingerprint": fingerprint(name=str(task.get("name")), code=code, message=message),
+    }
+    if "reason" not in task:  # the status was set by hand, or the cause is unknown
+        ours["reason"] = "not_retryable"
+    return splice_document(ours, theirs, their_id={"_id": task["_id"]})
+
+
+def _drop_spare_fields(task: Mapping[str, Any]) -> bytes:
+    fields = {name: value for name, value in task.items() if value is not None and name not in _SPARE_FIELDS}
+    if isinstance(fields.get("error"), Mapping):
+        fields["error"] = {**fields["error"], "message": _FULL_MESSAGE}
+    return bson.encode(fields)

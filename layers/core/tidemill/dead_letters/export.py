@@ -1,0 +1,287 @@
+"""Export: copy dead letters to S3. The object is put first and the dead letter is marked last.
+
+A run may stop anywhere; the next run puts what is not marked again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final
+
+import bson
+from bson.datetime_ms import DatetimeMS
+from bson.raw_bson import RawBSONDocument
+from pymongo import ASCENDING, DESCENDING, UpdateOne
+
+from tidemill import indexes
+from tidemill.clock import Clock
+from tidemill.dead_letters.archive_writes import record_failed_attempt
+from tidemill.dead_letters.documents import CHANGING_FIELDS
+from tidemill.dead_letters.export_format import ExportError, ExportResult, PutObject, encode_object, read_object_key
+from tidemill.dead_letters.paging import byte_batches
+from tidemill.documents import DEAD_LETTERS, decode_shallow
+from tidemill.store import counts
+from tidemill.store.connection import Tasks, translate_errors
+from tidemill.store.writes import WriteCounts, write_each
+
+BATCH_SIZE: Final = 500
+PASS_SIZE: Final = 5_000
+"""Maximum number of dead letters that one cursor reads.
+
+A cursor has a bounded life and does not survive an election; the next pass opens a new one.
+"""
+
+THREADS: Final = 16
+
+
+def export(
+    dead: Tasks,
+    put: PutObject,
+    *,
+    clock: Clock,
+    until: float,
+    monotonic: Callable[[], float] = time.monotonic,
+    limit: int | None = None,
+    threads: int = THREADS,
+) -> ExportResult:
+    """Export dead letters in the order of `find_unexported`: all, or *limit*, until *until* (monotonic).
+
+    Running puts are awaited at the end. If a run stops between put and mark, the next run puts the same bytes under
+    the same key. Two runs at once repeat each other's work, which is safe.
+    """
+    total = ExportResult()
+    with Uploader(put, threads=threads, until=until, monotonic=monotonic).open() as putter:
+        while not putter.is_over:
+            pass_limit = PASS_SIZE if limit is None else min(PASS_SIZE, limit - total.exported - total.refused)
+            pass_counts = (
+                _export_pass(dead, putter, clock=clock, limit=pass_limit) if pass_limit > 0 else ExportResult()
+            )
+            if not pass_counts.exported + pass_counts.refused:
+                break
+            total = _add_counts(total, pass_counts)
+    left = count_unexported(dead, limit=counts.COUNT_LIMIT)
+    return replace(total, failed=putter.failed, left=left, last_error=putter.last_error if left else None)
+
+
+def _export_pass(dead: Tasks, putter: Uploader, *, clock: Clock, limit: int) -> ExportResult:
+    """Export up to *limit* dead letters with one cursor. Count only dead letters that this pass changed."""
+    total = ExportResult()
+    putter.last_error = None  # dead letters that failed before are tried again first
+    for letters in find_unexported(dead, limit=limit, batch=BATCH_SIZE, now=clock.now()):
+        total = _add_counts(total, _record_results(dead, putter.all(letters), clock=clock))
+        if putter.is_circuit_open and not putter.is_over:
+            return _add_counts(
+                total, _probe_newest(dead, putter, clock=clock, limit=limit - total.exported - total.refused)
+            )
+        if putter.is_over:
+            break
+    return total
+
+
+def _probe_newest(dead: Tasks, putter: Uploader, *, clock: Clock, limit: int) -> ExportResult:
+    """Probe the bucket with the newest dead letters, one a thread. This takes as long as one put.
+
+    If a probe succeeds, the failed dead letters are at fault and are postponed. Otherwise the bucket is given up. It is
+    given up without a probe if only the bucket can be at fault for each failure.
+    """
+    failed = putter.reset_circuit()
+    if all(error.blame == "bucket" for _, error in failed):
+        putter.give_up(failed[-1][1].code)
+        return ExportResult()
+    probes = min(putter.threads, limit)
+    newest = find_unexported(dead, limit=probes, batch=probes, now=clock.now(), newest_first=True)
+    results = putter.all(next(newest, []))
+    if results.put:
+        results.refused.extend((letter, error.code) for letter, error in failed)
+    else:
+        putter.give_up(failed[-1][1].code)
+    return _record_results(dead, results, clock=clock)
+
+
+def _record_results(dead: Tasks, results: PutResults, *, clock: Clock) -> ExportResult:
+    marked = mark_exported(dead, results.put, now=clock.now())
+    postponed = postpone_export(dead, results.refused, now=clock.now())
+    return ExportResult(exported=marked.changed, refused=postponed.changed)
+
+
+def _add_counts(total: ExportResult, addend: ExportResult) -> ExportResult:
+    return ExportResult(exported=total.exported + addend.exported, refused=total.refused + addend.refused)
+
+
+@dataclass(slots=True, kw_only=True)
+class PutResults:
+    """Results of puts. Dead letters in neither list are unchanged."""
+
+    put: list[RawBSONDocument] = field(default_factory=list)
+    refused: list[tuple[RawBSONDocument, str]] = field(default_factory=list)
+
+
+class Uploader:
+    """Puts objects in *threads* threads, behind a circuit breaker.
+
+    The circuit opens after *threads* consecutive failures that may be the bucket's fault. Then no put starts, unless a
+    running put succeeds or `reset_circuit` resets the count.
+
+    Attributes:
+        failed: Number of these failures.
+        last_error: Code of the latest one.
+    """
+
+    def __init__(self, put: PutObject, *, threads: int, until: float, monotonic: Callable[[], float]) -> None:
+        self.last_error: str | None = None
+        self.failed = 0
+        self.threads = threads
+        self._put = put
+        self._until = until
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._consecutive_failures: list[tuple[RawBSONDocument, ExportError]] = []
+        self._is_given_up = False
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="export")
+
+    @contextmanager
+    def open(self) -> Iterator[Uploader]:
+        """Yield the putter, and wait for running puts at the end."""
+        try:
+            yield self
+        finally:
+            self._pool.shutdown()
+
+    @property
+    def is_over(self) -> bool:
+        """``True`` if no time is left, the bucket was given up, or a put was interrupted."""
+        return self._is_given_up or self._monotonic() >= self._until
+
+    @property
+    def is_circuit_open(self) -> bool:
+        """``True`` if the circuit is open: the bucket may be unreachable, or it refuses these dead letters."""
+        return len(self._consecutive_failures) >= self.threads
+
+    def reset_circuit(self) -> list[tuple[RawBSONDocument, ExportError]]:
+        """Reset the circuit. Return the dead letters that failed in a row, and their errors.
+
+        A dead letter has only the fields that `read_mark_fields` keeps.
+        """
+        failed, self._consecutive_failures = self._consecutive_failures, []
+        self.last_error = None
+        return list({bytes(letter.raw): (letter, error) for letter, error in failed}.values())
+
+    def give_up(self, error_code: str) -> None:
+        """Put nothing more, because the bucket fails with *error_code*."""
+        self.last_error, self._is_given_up = error_code, True
+
+    def all(self, letters: Sequence[RawBSONDocument]) -> PutResults:
+        """Put the objects of *letters*, until the circuit opens or no time is left."""
+        results = PutResults()
+        started: list[tuple[RawBSONDocument, Future[bool]]] = []
+        for raw in letters:
+            if self.is_over or self.is_circuit_open:
+                break
+            started.append(
+                (
+                    raw,
+                    self._pool.submit(
+                        self._put_object, read_mark_fields(raw), read_object_key(raw), encode_object(raw)
+                    ),
+                )
+            )
+        for raw, future in started:
+            try:
+                if future.result():
+                    results.put.append(raw)
+            except ExportError as error:
+                results.refused.append((raw, error.code))
+        return results
+
+    def _put_object(self, letter: RawBSONDocument, key: str, body: bytes) -> bool:
+        """Put one object; return ``False`` if the bucket may be at fault, or no put may start.
+
+        Raises:
+            ExportError: The object is at fault.
+        """
+        if self.is_over or self.is_circuit_open:
+            return False
+        try:
+            self._put(key, body)
+        except ExportError as error:
+            if error.blame == "object":
+                raise
+            with self._lock:
+                self.last_error, self.failed = error.code, self.failed + 1
+                self._consecutive_failures.append((letter, error))
+            return False
+        except BaseException:
+            self._is_given_up = True
+            raise
+        with self._lock:
+            self._consecutive_failures.clear()
+        return True
+
+
+_UNEXPORTED_FILTER: Final = {"archived_at": None}
+_AGE_FIELDS: Final = ("archived_at", "retain_from", "dead_lettered_at")
+_MARK_FIELDS: Final = ("_id", "dead_lettered_at")
+_ATTEMPT_FIELDS: Final = ("export_attempts", "export_error", "export_retry_at")
+
+
+def find_unexported(
+    dead: Tasks, *, limit: int, batch: int, now: datetime, newest_first: bool = False
+) -> Iterator[list[RawBSONDocument]]:
+    """Yield up to *limit* dead letters that are not exported, the oldest or the newest first, by *batch* at most.
+
+    The fields that change are left out. Older means an earlier ``retain_from`` or none, then an earlier move. Only dead
+    letters that may expire unexported have a ``retain_from``. Lists are shorter if their documents are large. Refused
+    dead letters are left out until their next attempt is due.
+    """
+    where = _UNEXPORTED_FILTER | {"export_retry_at": {"$not": {"$gt": now}}}
+    order = [(name, DESCENDING if newest_first else ASCENDING) for name in _AGE_FIELDS]
+    with translate_errors(DEAD_LETTERS):
+        found = dead.find(where, dict.fromkeys(CHANGING_FIELDS, 0), hint=indexes.EXPORT)
+        yield from byte_batches(found.sort(order).limit(limit).batch_size(batch), most=batch)
+
+
+def count_unexported(dead: Tasks, *, limit: int) -> int:
+    """Return the number of dead letters that are not exported, counted up to *limit*."""
+    with translate_errors(DEAD_LETTERS):
+        return dead.count_documents(_UNEXPORTED_FILTER, hint=indexes.EXPORT, limit=limit)
+
+
+def mark_exported(dead: Tasks, letters: Sequence[RawBSONDocument], *, now: datetime) -> WriteCounts:
+    """Record that *letters* are in S3, with retention from *now* on.
+
+    Dead letters that were marked earlier do not change, and do not count as changed. The same holds for a dead letter
+    that replaced another after the read.
+    """
+    change = {"$set": {"archived_at": now, "retain_from": now}, "$unset": dict.fromkeys(_ATTEMPT_FIELDS, "")}
+    return write_each(dead, [UpdateOne(_match_unexported(raw), change, hint=indexes.BY_ID) for raw in letters])
+
+
+def postpone_export(dead: Tasks, refused: Sequence[tuple[RawBSONDocument, str]], *, now: datetime) -> WriteCounts:
+    """Record on dead letters why the bucket refused them, and when to try again: later each time."""
+    return write_each(
+        dead,
+        [
+            UpdateOne(_match_unexported(raw), record_failed_attempt("export", why=why, now=now), hint=indexes.BY_ID)
+            for raw, why in refused
+        ],
+    )
+
+
+def read_mark_fields(raw: RawBSONDocument) -> RawBSONDocument:
+    """Return the few fields of *raw* that a mark needs."""
+    document = decode_shallow(raw)
+    return RawBSONDocument(bson.encode({name: document[name] for name in _MARK_FIELDS if name in document}))
+
+
+def _match_unexported(raw: RawBSONDocument) -> dict[str, Any]:
+    document = decode_shallow(raw)
+    moved_at = document.get("dead_lettered_at")
+    is_dated = isinstance(moved_at, datetime | DatetimeMS)  # a filter on a value of another type may not find it
+    guard = {"dead_lettered_at": moved_at} if is_dated else {}
+    return {"_id": {"$eq": document["_id"]}, **guard, **_UNEXPORTED_FILTER}

@@ -1,0 +1,291 @@
+"""Format of exported dead letters: object keys, object contents, and their restore.
+
+Also the types of an export: the put function, its error, and the counts of a run.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import re
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import quote
+
+import bson
+import pymongo.errors
+from bson import ObjectId, json_util
+from bson.codec_options import DatetimeConversion
+from bson.errors import BSONError
+from bson.raw_bson import RawBSONDocument
+
+from tidemill.dead_letters.documents import MAX_DOCUMENT_BYTES, DeadLetterId, decode_id
+from tidemill.documents import DEAD_LETTERS, decode, decode_shallow
+from tidemill.errors import TidemillError
+from tidemill.model import TaskId
+from tidemill.store import tasks
+from tidemill.store.connection import Tasks, translate_errors
+
+_CANONICAL_OPTIONS: Final = json_util.CANONICAL_JSON_OPTIONS
+
+
+def encode_canonical_json(document: dict[str, Any]) -> bytes:
+    """Return *document* as canonical Extended JSON in UTF-8, with characters beyond ASCII unescaped."""
+    text = io.BytesIO()
+    _write_value(document, lambda part: text.write(part.encode()))
+    return text.getvalue()
+
+
+def _write_value(value: Any, add: Callable[[str], object]) -> None:  # noqa: ANN401 - any BSON value
+    if type(value) is str:  # not isinstance: bson.Code is a subclass
+        add(json.dumps(value, ensure_ascii=False))
+    elif isinstance(value, dict):
+        before = "{"
+        for name, field in value.items():
+            add(f"{before}{json.dumps(name, ensure_ascii=False)}:")
+            _write_value(field, add)
+            before = ","
+        add("}" if value else "{}")
+    elif isinstance(value, list):
+        before = "["
+        for element in value:
+            add(before)
+            _write_value(element, add)
+            before = ","
+        add("]" if value else "[]")
+    else:
+        add(json_util.dumps(value, json_options=_CANONICAL_OPTIONS))
+
+
+MAX_NAME_LENGTH: Final = 200
+"""Maximum number of characters behind the date. S3 allows 1024 in all, but file systems that hold copies allow 255."""
+
+_SUFFIX: Final = ".json.gz"
+_UNDATED: Final = "undated"
+
+
+def format_object_key(letter_id: DeadLetterId, dead_lettered_at: datetime | None) -> str:
+    """Return the object key of a dead letter: ``dlq/<yyyy/mm/dd>/<task>-<redrives>.json.gz``, with the day of its move.
+
+    The task id has its readable form, percent-encoded. If that is too long or ambiguous, a digest of the id makes the
+    key unique.
+    """
+    text = _format_task_id(letter_id.task)
+    is_clear = letter_id.redrives >= 0 and _is_unambiguous(text, letter_id.task)
+    return _format_key(letter_id, dead_lettered_at, text=text, digested=None if is_clear else _encode_id(letter_id))
+
+
+def read_object_key(raw: RawBSONDocument) -> str:
+    """Return the object key of *raw*, even if it was edited by hand."""
+    document = decode_shallow(raw)
+    stored, moved_at = document["_id"], document.get("dead_lettered_at")
+    letter_id = decode_id(decode(stored) if isinstance(stored, RawBSONDocument) else stored)
+    day = moved_at if isinstance(moved_at, datetime) else None
+    if bytes(raw.raw[4:]).startswith(_encode_id(letter_id)[4:-1]):
+        return format_object_key(letter_id, day)
+    exact = stored.raw if isinstance(stored, RawBSONDocument) else raw.raw
+    return _format_key(letter_id, day, text=_format_task_id(letter_id.task), digested=bytes(exact))
+
+
+def _format_key(letter_id: DeadLetterId, day: datetime | None, *, text: str, digested: bytes | None) -> str:
+    folder = _UNDATED if day is None else f"{day.year:04d}/{day.month:02d}/{day.day:02d}"
+    safe = quote(text, safe="").replace("~", "%7E")
+    end = f"-{letter_id.redrives}{_SUFFIX}"
+    if digested is None and len(safe) + len(end) > MAX_NAME_LENGTH:
+        digested = _encode_id(letter_id)
+    if digested is not None:
+        end = f"~{hashlib.sha256(digested).hexdigest()}{end}"
+        safe = re.sub("%.?$", "", safe[: MAX_NAME_LENGTH - len(end)])
+    return f"dlq/{folder}/{safe}{end}"
+
+
+def _format_task_id(task_id: TaskId) -> str:
+    if isinstance(task_id, ObjectId):
+        return str(task_id)
+    if type(task_id) is str and tasks.parse_id(task_id) == (task_id,):
+        return task_id
+    return tasks.id_as_json(task_id)
+
+
+def _is_unambiguous(text: str, task_id: TaskId) -> bool:
+    if isinstance(task_id, int | ObjectId):  # to MongoDB all numbers 42 are equal
+        return True
+    wanted = bson.encode({"_id": task_id})
+    return any(bson.encode({"_id": meant_id}) == wanted for meant_id in tasks.parse_id(text))
+
+
+def _encode_id(letter_id: DeadLetterId) -> bytes:
+    return bson.encode({"_id": letter_id.document()})
+
+
+Blame: TypeAlias = Literal["object", "bucket", "either"]
+
+PutObject: TypeAlias = Callable[[str, bytes], None]
+"""Stores a body under a key and replaces what is there. Many threads call it at once.
+
+It raises `ExportError`, or `SettingsError` if boto3 is not installed.
+"""
+
+
+class ExportError(TidemillError):
+    """An object was not put, as far as is known.
+
+    Attributes:
+        code: A word for the cause, without any of the contents.
+        blame: ``object``: this object is at fault. ``bucket``: the bucket or the connection is at fault for any object.
+            ``either``: the code does not tell which.
+    """
+
+    def __init__(self, code: str, *, blame: Blame) -> None:
+        self.code = code
+        self.blame = blame
+        super().__init__(f"S3 did not take the object ({code})")
+
+
+class NotALetterError(TidemillError):
+    """A file is not an exported dead letter, or is of a schema that this release cannot read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportResult:
+    """Counts of an export.
+
+    Attributes:
+        exported: Dead letters that were put and marked.
+        refused: Dead letters that the bucket refuses. Each is tried again later and does not delay the others.
+        failed: Puts that failed through no fault of their dead letters, as far as is known: S3 was down, denied the
+            request, or was too slow. Puts that were repeated successfully count, too.
+        left: Dead letters that are not exported yet, with the refused ones; counted up to `COUNT_LIMIT`.
+        last_error: S3's code of the latest such failure; ``None`` if none are left.
+    """
+
+    exported: int = 0
+    refused: int = 0
+    failed: int = 0
+    left: int = 0
+    last_error: str | None = None
+
+
+FORMAT: Final = "tidemill.dead_letter"
+SCHEMA_VERSION: Final = 1
+MAX_OBJECT_BYTES: Final = 10 * MAX_DOCUMENT_BYTES
+"""Maximum number of bytes of an object as JSON. A dead letter has fewer, even if each character is escaped as six."""
+
+MAX_READABLE_BYTES: Final = 2**20
+"""Maximum number of BSON bytes of a dead letter that is stored as JSON, too."""
+
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_BASE64_CHUNK_BYTES: Final = 3 * 2**16
+"""Bytes to encode as base64 at once: a multiple of three, so that the parts can be joined."""
+
+_DECODE_ERRORS: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, BSONError, RecursionError)
+"""Errors from reading a value as Extended JSON if it is none."""
+
+_READ_OPTIONS: Final = json_util.JSONOptions(
+    json_mode=json_util.JSONMode.CANONICAL, tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO
+)
+
+
+def encode_object(raw: RawBSONDocument) -> bytes:
+    """Return the object of *raw*, which was read without the fields that change: the same bytes each time."""
+    text = _encode_readable(raw) if len(raw.raw) <= MAX_READABLE_BYTES else None
+    body = io.BytesIO()
+    with gzip.GzipFile(fileobj=body, mode="wb", mtime=0) as packed:
+        packed.write(f'{{"format":"{FORMAT}","schema_version":{SCHEMA_VERSION},"dead_letter":'.encode())
+        packed.write(text or b"null")
+        if text is None or not _is_reversible(text, raw):
+            packed.write(b',"bson":{"$binary":{"base64":"')
+            for at in range(0, len(raw.raw), _BASE64_CHUNK_BYTES):
+                packed.write(base64.b64encode(raw.raw[at : at + _BASE64_CHUNK_BYTES]))
+            packed.write(b'","subType":"00"}}')
+        packed.write(b"}")
+    return body.getvalue()
+
+
+def decode_object(body: bytes) -> RawBSONDocument:
+    """Return the dead letter that an object holds, bit for bit. *body* may be decompressed already.
+
+    Raises:
+        NotALetterError: *body* is no such object, or of a schema that this release does not know.
+    """
+    text = _decompress(body)
+    try:
+        envelope = json.loads(text)
+    except (ValueError, RecursionError):
+        raise NotALetterError("this is not an exported dead letter: it is not JSON") from None
+    if not isinstance(envelope, dict) or envelope.get("format") != FORMAT:
+        raise NotALetterError(f"this is not an exported dead letter: its format is not {FORMAT}")
+    if envelope.get("schema_version") != SCHEMA_VERSION:
+        raise NotALetterError(
+            f"this dead letter is of another schema than {SCHEMA_VERSION}: a newer release of tidemill restores it"
+        )
+    try:
+        letter = RawBSONDocument(_decode_letter(envelope, text))
+        if "_id" in decode(letter):
+            return letter
+    except _DECODE_ERRORS:
+        pass
+    raise NotALetterError("this dead letter is damaged: its content is not a document")
+
+
+def _encode_readable(raw: RawBSONDocument) -> bytes | None:
+    try:
+        return encode_canonical_json(decode(raw))
+    except _DECODE_ERRORS:
+        return None
+
+
+def _is_reversible(text: bytes, raw: RawBSONDocument) -> bool:
+    try:
+        return bson.encode(json_util.loads(text, json_options=_READ_OPTIONS)) == raw.raw
+    except _DECODE_ERRORS:
+        return False
+
+
+def _decode_letter(envelope: dict[str, Any], text: str) -> bytes:
+    if "bson" in envelope:
+        return base64.b64decode(envelope["bson"]["$binary"]["base64"], validate=True)
+    return bson.encode(json_util.loads(text, json_options=_READ_OPTIONS)["dead_letter"])
+
+
+def _decompress(body: bytes) -> str:
+    try:
+        if not body.startswith(_GZIP_MAGIC):
+            return body.decode()
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed:
+            text = packed.read(MAX_OBJECT_BYTES + 1)
+        if len(text) <= MAX_OBJECT_BYTES:
+            return text.decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError):
+        pass
+    raise NotALetterError("this is not an exported dead letter: it cannot be unpacked")
+
+
+def restore(dead: Tasks, body: bytes, *, now: datetime) -> DeadLetterId | None:
+    """Insert the dead letter of an exported object, byte for byte, and return its id; ``None`` if it exists already.
+
+    It counts as exported at *now* and as never redriven.
+
+    Raises:
+        NotALetterError: *body* is no such object.
+    """
+    letter = decode_object(body)
+    with translate_errors(DEAD_LETTERS):
+        try:
+            dead.insert_one(_add_export_marks(letter, now=now))
+        except pymongo.errors.DuplicateKeyError:
+            return None
+    return decode_id(decode(letter)["_id"])
+
+
+def _add_export_marks(letter: RawBSONDocument, *, now: datetime) -> RawBSONDocument:
+    marks = bson.encode({"archived_at": now, "retain_from": now})[4:-1]
+    body = bytes(letter.raw)[4:-1] + marks + b"\x00"
+    size = len(body) + 4
+    return letter if size > MAX_DOCUMENT_BYTES else RawBSONDocument(size.to_bytes(4, "little") + body)

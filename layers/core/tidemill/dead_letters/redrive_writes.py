@@ -1,0 +1,195 @@
+"""Writes of a redrive: one function for each MongoDB operation.
+
+A dead letter whose redrive is in progress bears marks. The marks have a token, and every write that relies on them
+names the token in its filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from bson.max_key import MaxKey
+from bson.raw_bson import RawBSONDocument
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
+
+from tidemill import indexes
+from tidemill.dead_letters.documents import MARK_FIELDS, REDRIVE_MARK_FIELDS, encode_id, read_key, read_redrives
+from tidemill.dead_letters.paging import byte_batches
+from tidemill.documents import DEAD_LETTERS, decode, decode_shallow
+from tidemill.model import TaskId
+from tidemill.store.connection import Tasks, translate_errors
+from tidemill.store.writes import WriteCounts, find_refused_writes, write_each
+
+_UNSET_MARKS: Final = dict.fromkeys(REDRIVE_MARK_FIELDS, "")
+
+CANDIDATE_PROJECTION: Final[dict[str, Any]] = {
+    **dict.fromkeys(("dead_lettered_at", "created_at", *REDRIVE_MARK_FIELDS), 1),
+    "size": {"$bsonSize": "$$ROOT"},
+}
+"""Projection of a dead letter before its body is read with `bodies`."""
+
+RESET_FIELDS: Final = (
+    "status", "lane", "due_at", "next_retry_at", "attempts", "updated_at", "finished_at", "error", "attempt_log",
+    "redrives", "result",
+)  # fmt: skip
+"""Fields of a redriven task that get new values."""
+
+_DROPPED_FIELDS: Final = (
+    *MARK_FIELDS, "reason", "lease", "settled_by", "cancel_requested_at", "released_key", "archive_attempts",
+    "archive_error", "archive_retry_at",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Dead letter to redrive, and the token that it bears now."""
+
+    id: Any
+    due_at: datetime
+    drops_expiry: bool
+    former: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingTask:
+    """Task that exists in ``tasks``; *life* is the value of `read_life`."""
+
+    id: TaskId
+    life: bytes
+    redrives: int
+    status: str
+
+
+def find_interrupted(dead: Tasks, *, before: datetime, after: datetime, limit: int) -> Iterator[list[RawBSONDocument]]:
+    """Yield dead letters whose redrive was interrupted, in lists of up to *limit*, the earliest start first.
+
+    The redrive started at *before* or earlier, or at *after* or later. The latter was marked by a clock that has been
+    set back since.
+    """
+    times = ({"$lte": before}, {"$gte": after})
+    where = {"$or": [{"redrive_started_at": {"$type": "date"} | time} for time in times], "redriven_at": None}
+    with translate_errors(DEAD_LETTERS):
+        found = dead.find(where, CANDIDATE_PROJECTION, hint=indexes.REDRIVES).sort("redrive_started_at")
+        yield from byte_batches(found.batch_size(limit), most=limit)
+
+
+def read_bodies(dead: Tasks, ids: Sequence[Any], *, without: Iterable[str] = ()) -> dict[bytes, RawBSONDocument]:
+    """Return the parts of dead letters that their tasks keep, byte for byte, by id; without the fields in *without*."""
+    projection = dict.fromkeys([*RESET_FIELDS, *_DROPPED_FIELDS, *without], 0)
+    with translate_errors(DEAD_LETTERS):
+        found = dead.find({"_id": {"$in": list(ids)}}, projection, hint=indexes.BY_ID).batch_size(len(ids) + 1)
+        return {read_key(raw): raw for raw in found}
+
+
+def find_existing(tasks: Tasks, ids: Sequence[TaskId]) -> dict[bytes, ExistingTask]:
+    """Return the tasks among *ids* that exist, by id. No id may be a regular expression."""
+    projection = {"redrives": 1, "status": 1, "created_at": 1}
+    with translate_errors():
+        found = list(tasks.find({"_id": {"$in": list(ids)}}, projection, hint=indexes.BY_ID, batch_size=len(ids) + 1))
+    tasks_found = [(decode(raw), read_life(raw)) for raw in found]
+    return {
+        encode_id(task["_id"]): ExistingTask(
+            id=task["_id"], life=life, redrives=read_redrives(task), status=str(task.get("status"))
+        )
+        for task, life in tasks_found
+    }
+
+
+def find_key_owners(tasks: Tasks, keys: Sequence[str]) -> dict[str, TaskId]:
+    """Return the task that has each of the idempotency *keys*, without keys that no task has."""
+    if not keys:
+        return {}
+    where = {"idempotency_key": {"$gt": "", "$in": list(keys)}}
+    with translate_errors():
+        found = tasks.find(where, {"idempotency_key": 1}, hint=indexes.KEY, batch_size=len(keys) + 1)
+        return {task["idempotency_key"]: task["_id"] for task in map(decode, found)}
+
+
+def find_later_failures(dead: Tasks, letters: Sequence[tuple[TaskId, int]]) -> set[tuple[bytes, bytes]]:
+    """Return ids and lives of the tasks in *letters* that failed again, with a higher number of redrives."""
+    if not letters:
+        return set()
+    ranges = [
+        {"_id": {"$gt": {"task": task, "redrives": redrives}, "$lte": {"task": task, "redrives": MaxKey()}}}
+        for task, redrives in letters
+    ]
+    with translate_errors(DEAD_LETTERS):
+        found = dead.find({"$or": ranges}, {"created_at": 1}, hint=indexes.BY_ID)
+        return {(encode_id(decode_shallow(decode_shallow(raw)["_id"])["task"]), read_life(raw)) for raw in found}
+
+
+def mark(dead: Tasks, marks: Sequence[Mark], *, token: str, now: datetime) -> WriteCounts:
+    """Mark open dead letters that still bear the token they were read with."""
+    return _write_guarded(
+        dead,
+        [(mark.id, mark.former) for mark in marks],
+        [
+            {
+                "$set": {
+                    "redrive_started_at": now,
+                    "redrive_due_at": mark.due_at,
+                    "redrive_token": token,
+                    "redrive_drops_expiry": mark.drops_expiry,
+                }
+            }
+            for mark in marks
+        ],
+    )
+
+
+def find_open_tokens(dead: Tasks, ids: Sequence[Any]) -> dict[bytes, object]:
+    """Return the tokens of the open dead letters among *ids*, by id."""
+    where = {"_id": {"$in": list(ids)}, "redriven_at": None}
+    with translate_errors(DEAD_LETTERS):
+        found = dead.find(where, {"redrive_token": 1}, hint=indexes.BY_ID, batch_size=len(ids) + 1)
+        return {read_key(raw): decode(raw).get("redrive_token") for raw in found}
+
+
+def insert(tasks: Tasks, documents: Sequence[RawBSONDocument]) -> dict[int, int]:
+    """Insert the documents. Return the server's error codes of refused documents, by index."""
+    errors: list[dict[str, Any]] = []
+    with translate_errors():
+        try:
+            tasks.insert_many(documents, ordered=False)
+        except BulkWriteError as bulk_error:
+            errors = find_refused_writes(bulk_error)
+    return {error["index"]: error["code"] for error in errors}
+
+
+def close(dead: Tasks, letters: Sequence[tuple[Any, object]], *, now: datetime) -> int:
+    """Record that the tasks of marked dead letters exist again, and return the count. Each is given with its token."""
+    update = {"$set": {"redriven_at": now}, "$unset": _UNSET_MARKS}
+    return _write_guarded(dead, letters, [update] * len(letters)).changed
+
+
+def remove_marks(dead: Tasks, letters: Sequence[tuple[Any, object]]) -> int:
+    """Remove the marks of dead letters, each given with its token, and return the count."""
+    return _write_guarded(dead, letters, [{"$unset": _UNSET_MARKS}] * len(letters)).changed
+
+
+def read_life(raw: RawBSONDocument) -> bytes:
+    """Return the value that tells a life of a task from others under the same id.
+
+    It is ``created_at``, which a redrive keeps.
+    """
+    return encode_id(decode_shallow(raw).get("created_at"))
+
+
+def _write_guarded(
+    dead: Tasks, letters: Sequence[tuple[Any, object]], updates: Sequence[Mapping[str, Any]]
+) -> WriteCounts:
+    return write_each(
+        dead,
+        [
+            UpdateOne(
+                {"_id": {"$eq": letter_id}, "redriven_at": None, "redrive_token": {"$eq": token}},
+                update,
+                hint=indexes.BY_ID,
+            )
+            for (letter_id, token), update in zip(letters, updates, strict=True)
+        ],
+    )

@@ -1,0 +1,162 @@
+"""New documents from requests, one by one or encoded in bulk, and the result of storing them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import bson
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+
+from tidemill.documents import backoff_document, schedule
+from tidemill.errors import InvalidRequestError, Problem
+from tidemill.model import TaskId
+from tidemill.requests.tasks import NewTask
+from tidemill.requests.validation import limit_problems
+
+Keyed: TypeAlias = tuple[str, str]
+"""An idempotency key and the hash of its request."""
+
+_OWN_FIELDS: Final = frozenset({"_id", "payload", "idempotency_key", "request_hash"})
+_ID_HEADER: Final = b"\x07_id\x00"
+_PAYLOAD_HEADER: Final = b"\x03payload\x00"
+_END: Final = b"\x00"
+_EMPTY_DOCUMENT_BYTES: Final = len(bson.encode({}))
+_ID_BYTES: Final = 12
+_get_simple_options: Final = attrgetter(
+    "name", "queue", "priority", "delay_sec", "not_before", "expires_at", "max_retries", "timeout_sec"
+)
+
+
+class Accepted(NamedTuple):
+    """Result of an accepted request: a new task, or the stored task of an earlier request.
+
+    *status* is the task's; ``None`` if it was not read. A named tuple, because thousands are made at once and a frozen
+    dataclass takes twice as long.
+    """
+
+    id: TaskId
+    status: str | None = "pending"
+    is_new: bool = True
+
+
+def new_document(
+    request: NewTask, *, now: datetime, trace: Mapping[str, str] | None = None, task_id: ObjectId | None = None
+) -> dict[str, Any]:
+    """Return the document of a new task."""
+    key = request.idempotency_key
+    keyed = {} if key is None else {"idempotency_key": key, "request_hash": request.hash()}
+    return {
+        "_id": task_id or ObjectId(),
+        "name": request.name,
+        "queue": request.queue,
+        "payload": request.payload,
+        "status": "pending",
+        "lane": "fresh",
+        "priority": request.priority,
+        **schedule(request.starts_at(now), now=now),
+        "attempts": 0,
+        "max_retries": request.retries(),
+        "backoff_policy": None if request.retry is None else backoff_document(request.retry.backoff()),
+        "timeout_sec": request.timeout_sec,
+        "expires_at": request.expires_at,
+        "created_at": now,
+        "updated_at": now,
+        "finished_at": None,
+        "error": None,
+        "attempt_log": [],
+        "crashes": 0,
+        "redrives": 0,
+        "result": None,
+        **keyed,
+        "trace": dict(trace or {}),
+    }
+
+
+def refuse_expired(requests: Sequence[NewTask], *, now: datetime, is_single_task: bool = False) -> None:
+    """Refuse tasks that would expire before they are due.
+
+    Raises:
+        InvalidRequestError: Naming the index of each, or no index if *is_single_task*.
+    """
+    problems = [
+        Problem("expires_at" if is_single_task else f"{index}.expires_at", "must be later than the task's start")
+        for index, request in enumerate(requests)
+        if request.expires_at is not None and request.expires_at <= (request.starts_at(now) or now)
+    ]
+    if problems:
+        raise InvalidRequestError(limit_problems(problems))
+
+
+class Encoder:
+    """Encodes the documents of `new_document` in bulk, for tasks that mostly differ in their payload only.
+
+    A document is joined from parts that are BSON already: its length, its fields one after the other, and a NUL.
+    """
+
+    def __init__(self, *, now: datetime, trace: Mapping[str, str] | None = None) -> None:
+        self._now = now
+        self._trace = trace
+        self._common: dict[object, _CommonFields] = {}
+
+    def documents(
+        self,
+        requests: Sequence[NewTask],
+        *,
+        payloads: Sequence[bytes],
+        ids: Sequence[ObjectId],
+        keyed: Sequence[Keyed | None],
+    ) -> list[RawBSONDocument]:
+        """Return the documents of new tasks from their requests, payloads as BSON, ids, and keys or ``None``."""
+        documents = []
+        for request, payload, task_id, key in zip(requests, payloads, ids, keyed, strict=True):
+            options = _get_options(request)
+            common = self._common.get(options) or self._encode_common(request, options)
+            key_fields = b"" if key is None else _encode_fields({"idempotency_key": key[0], "request_hash": key[1]})
+            length = (common.size + len(payload) + len(key_fields)).to_bytes(4, "little")
+            head = (length, _ID_HEADER, task_id.binary, common.before_payload, _PAYLOAD_HEADER)
+            documents.append(RawBSONDocument(b"".join((*head, payload, common.after_payload, key_fields, _END))))
+        return documents
+
+    def _encode_common(self, request: NewTask, options: object) -> _CommonFields:
+        document = new_document(request, now=self._now, trace=self._trace)
+        names = list(document)
+        middle = names.index("payload")
+        before_payload, after_payload = (
+            _encode_fields({name: document[name] for name in part if name not in _OWN_FIELDS})
+            for part in (names[:middle], names[middle:])
+        )
+        size = (
+            _EMPTY_DOCUMENT_BYTES
+            + len(_ID_HEADER)
+            + _ID_BYTES
+            + len(before_payload)
+            + len(_PAYLOAD_HEADER)
+            + len(after_payload)
+        )
+        self._common[options] = _CommonFields(before_payload, after_payload, size)
+        return self._common[options]
+
+
+class _CommonFields(NamedTuple):
+    """BSON of the fields that many documents share, and the size of a document without its own fields."""
+
+    before_payload: bytes
+    after_payload: bytes
+    size: int
+
+
+def _get_options(request: NewTask) -> object:
+    """Return everything that `new_document` reads of *request*, without the document's own fields."""
+    if request.retry is None:
+        return _get_simple_options(request)
+    # The set of given fields counts too, and the equality of Pydantic models ignores it.
+    return _get_simple_options(request), request.retry, frozenset(request.retry.model_fields_set)
+
+
+def _encode_fields(document: Mapping[str, Any]) -> bytes:
+    """Return *document* as BSON, without the length at its start and the NUL at its end."""
+    return bson.encode(document)[4:-1]

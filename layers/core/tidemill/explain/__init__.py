@@ -1,0 +1,1 @@
+"""Explain: the reasons why a task is not running, from stored facts."""

@@ -1,0 +1,64 @@
+"""The archive function: moves failed tasks to the dead letters, and exports dead letters to S3."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from aws_lambda_powertools import Logger
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from tidemill.aws import lambda_context, logging
+from tidemill.aws.metrics import Counts, counting
+from tidemill.bootstrap import deployment
+from tidemill.dead_letters.archive import ArchiveError, Report, archive
+from tidemill.errors import CredentialsError, UnavailableError
+from tidemill.requests.events import SweepRequest
+from tidemill.requests.validation import parse_request
+
+MARGIN = timedelta(seconds=40)
+
+logger = Logger(service="tidemill-archive", use_rfc3339=True)
+logging.quiet_libraries()
+
+
+@logging.without_text()
+def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, Any]:
+    """Archive failed tasks; return the counts.
+
+    Raises:
+        InvalidRequestError: The event asks for something else.
+        TidemillError: MongoDB failed or refused something; the next tick continues.
+    """
+    logger.structure_logs(request_id=lambda_context.get_owner(context))
+    with counting() as counts:
+        try:
+            parse_request(SweepRequest, event)
+            report = deployment().with_current_secret(lambda: _archive(context))
+            return _log_report(report, counts)
+        except ArchiveError as error:
+            _log_report(error.report, counts, reason=str(error))
+            raise error.errors[0] from None
+        except Exception as error:
+            log = logger.warning if isinstance(error, UnavailableError) else logger.error
+            log("failed", extra=logging.error_fields(error))
+            raise
+
+
+def _archive(context: LambdaContext | None) -> Report:
+    try:
+        deadline = lambda_context.get_deadline(context, margin=MARGIN)
+        return archive(deployment().archive_context, until=deadline)
+    except ArchiveError as error:
+        if isinstance(error.errors[0], CredentialsError):
+            raise error.errors[0] from None
+        raise
+
+
+def _log_report(report: Report, counts: Counts, **reason: str) -> dict[str, Any]:
+    fields = asdict(report)
+    counts.count_report(fields)
+    log = logger.warning if reason or report.export_error is not None else logger.info
+    log("archived", extra=fields | reason)
+    return fields

@@ -1,0 +1,1 @@
+"""Decisions without a database: retry delays, failures, selection and admission."""

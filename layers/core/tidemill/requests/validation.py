@@ -1,0 +1,99 @@
+"""Base of all requests, and Pydantic's errors as ``Problem`` values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from tidemill.errors import InvalidRequestError, Problem
+from tidemill.policy.failures import truncate_text
+from tidemill.text import did_you_mean
+
+MAX_PROBLEMS: Final = 20
+MAX_FIELD_CHARS: Final = 100
+REQUEST: Final = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
+"""Options of all requests: types are not converted, unknown fields are refused, messages repeat no value."""
+
+MAX_UNKNOWN_FIELDS: Final = 10
+"""Upper limit of unknown fields that are listed one by one: Pydantic takes a kilobyte for each."""
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+class Request(BaseModel):
+    """Base of all requests."""
+
+    model_config = REQUEST
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_surplus(cls, value: Any) -> Any:  # noqa: ANN401 - a validator sees anything
+        # The cheap comparison is first: counting the model's fields takes longer than reading most tasks.
+        if (
+            isinstance(value, dict)
+            and len(value) > MAX_UNKNOWN_FIELDS
+            and len(value) > MAX_UNKNOWN_FIELDS + len(cls.model_fields)
+        ):
+            raise ValueError("has far too many fields")
+        return value
+
+
+def parse_request(model: type[_M], event: object, *, names: Collection[str] = ()) -> _M:
+    """Return *event* as *model*; ``null`` counts as ``{}``.
+
+    An unknown field may be a misspelt field of *model* or a misspelt one of *names*: the problem suggests it.
+
+    Raises:
+        InvalidRequestError: With every problem found.
+    """
+    try:
+        return model.model_validate({} if event is None else event)
+    except ValidationError as error:
+        raise InvalidRequestError(problems(error, below="event", names={*model.model_fields, *names})) from None
+
+
+def problems(error: ValidationError, *, below: str = "", names: Collection[str] = ()) -> list[Problem]:
+    """Return the first `MAX_PROBLEMS` errors of Pydantic as problems; no value of the input is repeated.
+
+    *below* is the field of errors without a field. The problem of an unknown field suggests the closest of *names*.
+    """
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return list_problems(found, below=below, names=names)
+
+
+def list_problems(found: Sequence[Any], *, below: str = "", names: Collection[str] = ()) -> list[Problem]:
+    """Return errors as `problems` does; each has ``loc``, ``msg`` and ``type`` as Pydantic lists them."""
+    first = [
+        Problem(_join_path(error["loc"]) or below or "task", _write_message(error, names))
+        for error in found[:MAX_PROBLEMS]
+    ]
+    left = len(found) - len(first)
+    return [*first, Problem(below or "task", f"and {left} more problems")] if left else first
+
+
+def limit_problems(problems: Sequence[Problem]) -> list[Problem]:
+    """Return the first `MAX_PROBLEMS` of *problems*, and a last problem that says that there are more."""
+    return [*problems[:MAX_PROBLEMS], *[Problem("task", "and more problems")][: len(problems) > MAX_PROBLEMS]]
+
+
+def prefix_problems(field: str, problems: Sequence[Problem]) -> list[Problem]:
+    """Return *problems* with *field* before each of their fields."""
+    return [Problem(f"{field}.{problem.field}", problem.message) for problem in problems]
+
+
+def _join_path(location: tuple[int | str, ...]) -> str:
+    path = truncate_text(".".join(map(str, location)), MAX_FIELD_CHARS)
+    return "".join(char if char.isprintable() else "?" for char in path)
+
+
+def _write_message(error: Any, names: Collection[str]) -> str:  # noqa: ANN401 - Pydantic's TypedDict, or a plain dict
+    match error["type"]:
+        case "union_tag_invalid":  # Pydantic's own message repeats the value
+            return "Input should be tagged as one of the known kinds"
+        case "extra_forbidden":
+            return f"there is no such field{did_you_mean(str(error['loc'][-1]), names)}"
+        case "missing":
+            return "is missing"
+    return str(error["msg"]).removeprefix("Value error, ")

@@ -1,0 +1,1 @@
+"""Run one task function: in a thread of this process, or in a child process."""

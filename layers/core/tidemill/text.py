@@ -1,0 +1,50 @@
+"""Texts that several modules print: times, durations, suggestions for misspelt words."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+_MAX_WORD_CHARS: Final = 100
+_MIN_SIMILARITY: Final = 0.7
+_MINUTE: Final = timedelta(minutes=1)
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence about the unknown *word*: the closest of *known*, or ``""`` if none is close."""
+    candidates = [name for name in known if name != word]
+    close = difflib.get_close_matches(word[:_MAX_WORD_CHARS], candidates, n=1, cutoff=_MIN_SIMILARITY)
+    return f", did you mean {close[0]}?" if close else ""
+
+
+def format_time(at: datetime, *, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
+    """Return a time in UTC for display, without the zone."""
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec=timespec)
+
+
+def format_time_and_distance(at: datetime, *, now: datetime) -> str:
+    """Return a time in UTC, and its distance from *now*."""
+    distance = f"in {format_duration(at - now)}" if at > now else f"{format_duration(now - at)} ago"
+    return f"{format_time(at)} UTC ({distance})"
+
+
+def iso_timestamp(at: datetime | None) -> str | None:
+    """Return a time for JSON, in ISO 8601 with milliseconds and ``Z``."""
+    return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def format_duration(length: timedelta) -> str:
+    """Return a duration in its two largest units; below a minute with one decimal: 250ms, 4.2s, 5m 3s, 2d 4h."""
+    if length < timedelta(seconds=1):
+        return f"{round(length / timedelta(milliseconds=1))}ms" if length else "0s"
+    if round(length.total_seconds(), 1) < _MINUTE.total_seconds():
+        return f"{round(length.total_seconds(), 1):g}s"
+    parts, rest = [], round(length.total_seconds())
+    for size, unit in _UNITS:
+        count, rest = divmod(rest, size)
+        parts.append((count, unit))
+    first = next(index for index, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)

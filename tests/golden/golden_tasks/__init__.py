@@ -1,0 +1,1 @@
+"""Functions for the scenarios, one for each way an attempt may end."""

@@ -1,0 +1,1 @@
+"""``make deployed``: the stack on an emulator of AWS, deployed, used, updated and deleted."""

@@ -1,0 +1,151 @@
+"""``python -m tools.guards``: break each guard of a write or read in ``store/`` once, and see a golden file differ.
+
+A guard is an entry of a dictionary in the code: a field that a filter names, or that an update sets. Each is left out
+in a copy of the working tree. There the scenarios of ``tests/golden`` are run, and then the tests of ``tests/store``.
+A guard that no test misses is printed, and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+from tidemill.testing import Mongod
+from tidemill.testing.mongod import TEST_URI
+
+ROOT: Final = Path(__file__).parents[1]
+PACKAGE: Final = Path("layers/core/tidemill")
+FOLDERS: Final = ("store",)
+COPIES: Final = 2
+"""So many are tried at the same time."""
+
+TESTS: Final[tuple[tuple[str, ...], ...]] = (("tests/golden/test_scenarios.py",), ("tests/store",))
+WITHIN_SEC: Final = 400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """One entry of a dictionary: where it is, and what it says."""
+
+    path: Path
+    line: int
+    text: str
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(PACKAGE)}:{self.line} {self.text}"
+
+
+def find_guards(root: Path, folders: Sequence[str] = FOLDERS) -> Iterator[Guard]:
+    """Yield every entry whose key is a text, of every dictionary in *folders*."""
+    for folder in folders:
+        for path in sorted((root / PACKAGE / folder).glob("*.py")):
+            source = path.read_text(encoding="utf-8")
+            for node in ast.walk(ast.parse(source)):
+                if isinstance(node, ast.Dict) and node.keys:
+                    yield from _guards_of(node, source, path.relative_to(root))
+
+
+def break_guard(source: str, guard: Guard) -> str:
+    """Return *source* without the entry."""
+    return source[: guard.start] + source[guard.end :]
+
+
+def main() -> int:
+    """Return the exit status: 0 where each guard is missed."""
+    parser = argparse.ArgumentParser(prog="python -m tools.guards", description=__doc__)
+    parser.add_argument("--only", default="", metavar="TEXT", help="only guards whose line has this text")
+    chosen = parser.parse_args()
+    guards = [guard for guard in find_guards(ROOT) if chosen.only in str(guard)]
+    with Mongod() as mongod, tempfile.TemporaryDirectory(prefix="guards-") as folder:
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for number in range(COPIES):
+            copies.put(_copy_tree(Path(folder) / str(number)))
+
+        def is_missed(guard: Guard) -> bool:
+            copy = copies.get()
+            try:
+                return _is_missed(guard, copy, uri=mongod.uri)
+            finally:
+                copies.put(copy)
+
+        with ThreadPoolExecutor(COPIES) as pool:
+            missed = list(pool.map(is_missed, guards))
+    survivors = [guard for guard, is_seen in zip(guards, missed, strict=True) if not is_seen]
+    print(f"{len(guards)} guards broken, {len(survivors)} missed by no test", *survivors, sep="\n  ")
+    return 1 if survivors else 0
+
+
+def _guards_of(node: ast.Dict, source: str, path: Path) -> Iterator[Guard]:
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    starts = [
+        _offset(source, key.lineno, key.col_offset)
+        if key is not None
+        else source.rindex("**", 0, _offset(source, value.lineno, value.col_offset))
+        for key, value in zip(node.keys, node.values, strict=True)
+    ]
+    ends = [*starts[1:], _offset(source, node.end_lineno, node.end_col_offset) - 1]
+    for key, start, end in zip(node.keys, starts, ends, strict=True):
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            text = " ".join(source[start:end].split()).rstrip(",")
+            yield Guard(path=path, line=key.lineno, text=text, start=start, end=end)
+
+
+def _offset(source: str, line: int, column: int) -> int:
+    lines = source.splitlines(keepends=True)
+    return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
+
+
+def _copy_tree(copy: Path) -> Path:
+    kept = ("layers", "functions", "tests", "events", "pyproject.toml", "tools", "demo")
+    for name in kept:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            copy.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, copy / name)
+    return copy
+
+
+def _is_missed(guard: Guard, copy: Path, *, uri: str) -> bool:
+    path = copy / guard.path
+    source = path.read_text(encoding="utf-8")
+    path.write_text(break_guard(source, guard), encoding="utf-8")
+    try:
+        seen = any(_fails(tests, copy, uri=uri) for tests in TESTS)
+    finally:
+        path.write_text(source, encoding="utf-8")
+    print(f"{'missed by a test' if seen else 'SURVIVED':16}  {guard}", flush=True)
+    return seen
+
+
+def _fails(tests: Sequence[str], copy: Path, *, uri: str) -> bool:
+    environment = os.environ | {
+        TEST_URI: uri,
+        "PYTHONPATH": f"{copy / 'layers/core'}:{copy / 'layers/tasks'}:{copy}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *tests]
+    try:
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=WITHIN_SEC, check=False)
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""The examples in the OpenAPI document: of bodies, of answers, of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+TASK_ID: Final = "68a5f0c2e4b0a1d2c3f4a5b6"
+_WEBHOOK: Final = {
+    "name": "deliver_webhook",
+    "payload": {"url": "https://example.com/hook", "body": {"order": "order-7"}},
+}
+_TASK: Final = {
+    "id": TASK_ID,
+    "name": "deliver_webhook",
+    "queue": "default",
+    "status": "done",
+    "attempts": 2,
+    "created_at": "2026-07-01T09:00:00.000Z",
+    "next_retry_at": None,
+    "finished_at": "2026-07-01T09:00:06.120Z",
+    "cancel_requested_at": None,
+    "reason": None,
+    "error": {"code": "http_503", "message": "the receiver answered 503"},
+    "result": {"status": 204},
+    "truncated": False,
+}
+_NOT_ALLOWED: Final = "the request can be read, but is not allowed as it is"
+_CANCELLED: Final = _TASK | {"status": "cancelled", "attempts": 0, "error": None, "result": None}
+
+
+def _error(code: str, message: str, **details: str) -> Mapping[str, Any]:
+    listed = [{"field": field, "message": text} for field, text in details.items()]
+    return {"error": {"code": code, "message": message, "details": listed}}
+
+
+BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "enqueue": {
+        "now": {"summary": "A webhook, now", "value": _WEBHOOK},
+        "nothing": {"summary": "A task that does nothing", "value": {"name": "noop", "payload": {}}},
+        "delayed": {
+            "summary": "In five minutes, before others that are due then",
+            "value": _WEBHOOK | {"delay_sec": 300, "priority": 5},
+        },
+        "timed": {
+            "summary": "At a given time, or not at all",
+            "value": _WEBHOOK | {"not_before": "2036-12-24T18:00:00+01:00", "expires_at": "2036-12-24T20:00:00+01:00"},
+        },
+        "retried": {
+            "summary": "With retries of its own",
+            "value": _WEBHOOK | {"retry": {"base_sec": 5, "max_sec": 600, "max_retries": 6}, "timeout_sec": 20},
+        },
+        "preset": {"summary": "With a preset of retries", "value": _WEBHOOK | {"retry": "conservative"}},
+    },
+    "enqueueBatch": {
+        "keyed": {
+            "summary": "Two webhooks, each with a key of its own",
+            "value": {"tasks": [_WEBHOOK | {"idempotency_key": key} for key in ("order-7", "order-8")]},
+        }
+    },
+}
+
+_ANSWERS: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
+    ("enqueue", "200"): {"id": TASK_ID, "status": "done"},
+    ("enqueue", "202"): {"id": TASK_ID, "status": "pending"},
+    ("enqueueBatch", "200"): {
+        "tasks": [{"id": TASK_ID, "status": "done"}, {"id": TASK_ID[:-1] + "7", "status": "pending"}]
+    },
+    ("enqueueBatch", "202"): {
+        "tasks": [{"id": TASK_ID, "status": "pending"}, {"id": TASK_ID[:-1] + "7", "status": "pending"}]
+    },
+    ("getTask", "200"): _TASK,
+    ("cancelTask", "200"): _CANCELLED,
+}
+
+_ERRORS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "400": _error("invalid_json", "the body is not valid JSON"),
+    "403": _error("forbidden", "Send a valid API key in the header x-api-key."),
+    "404": _error("not_found", "there is no such task"),
+    "409": _error("key_in_use", "the idempotency key was used with another request"),
+    "413": _error("too_large", "the body must not be larger than 4 MB"),
+    "415": _error("unsupported_type", "send Content-Type: application/json, in UTF-8"),
+    "422": _error("not_allowed", _NOT_ALLOWED, queue="is not declared: run `tidemill ops queue declare QUEUE` once"),
+    "429": _error("throttled", "Too many requests: slow down."),
+    "503": _error("misconfigured", "the queue is not set up; its log says what is missing"),
+    "5XX": _error(
+        "internal",
+        "The request may or may not have been carried out. Send it again, a POST with the same Idempotency-Key.",
+    ),
+}
+_QUERY: Final = _error(
+    "not_allowed", _NOT_ALLOWED, query="query parameters are not supported: put options into the body"
+)
+
+
+def example(operation_id: str, status: str) -> Mapping[str, Any]:
+    """Return an example of an answer."""
+    if status == "422" and operation_id not in BODIES:
+        return _QUERY
+    return _ERRORS.get(status) or _ANSWERS[operation_id, status]
