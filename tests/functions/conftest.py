@@ -15,9 +15,10 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 
 from tests.functions import calls
 from tests.functions.calls import Answer
-from tests.functions.lambda_api import FakeLambda
+from tests.functions.lambda_api import FakeLambda, wait_for_launch
 from tests.functions.warm import cool_down
 from tidemill.aws import launcher, metrics
+from tidemill.bootstrap import deployment
 from tidemill.clock import ServerClock
 from tidemill.control import task_types
 from tidemill.executor.timing import TIMING
@@ -171,6 +172,7 @@ def fake(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> FakeLambda:
     made = FakeLambda()
     monkeypatch.setattr(launcher, "lambda_client", lambda: made)
     deployed.set(AWS_LAMBDA_FUNCTION_NAME="this", EXECUTE_FUNCTION=EXECUTOR, LINGER_SEC=None)
+    deployment().waker = deployment().make_waker(made.clock, wait=wait_for_launch)
     return made
 
 

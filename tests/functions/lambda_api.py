@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
+from threading import Event
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -16,10 +17,26 @@ from tests.functions.serving import Server
 ARN = "arn:aws:lambda:eu-central-1:123456789012:function:tidemill-ExecuteFunction-Zx4Qw8Er2Ty6"
 
 
-class FakeLambda:
-    """A client whose invokes are kept; `does` is what becomes of them."""
+class Clock:
+    """A clock that tests move; time passes by hand only."""
 
     def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def wait_for_launch(ended: Event, _: float) -> bool:
+    """Wait as long as a busy machine needs to start a thread."""
+    return ended.wait(60)
+
+
+class FakeLambda:
+    """A client whose invokes are kept; `does` is what becomes of them, `clock` what spaces wakes."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
         self.invoked: list[dict[str, Any]] = []
         self.does: Callable[[], None] = lambda: None
 

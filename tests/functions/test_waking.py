@@ -15,7 +15,7 @@ from pymongo.database import Database
 from tests.functions import wire
 from tests.functions.calls import ROOT, about, request, sample
 from tests.functions.conftest import EXECUTOR, Deployed
-from tests.functions.lambda_api import FakeLambda, lambda_server, refusal
+from tests.functions.lambda_api import Clock, FakeLambda, lambda_server, refusal, wait_for_launch
 from tidemill.aws import launcher
 from tidemill.bootstrap import deployment
 from tidemill.clock import Uptime
@@ -30,14 +30,6 @@ spec.loader.exec_module(module)
 for event in json.loads(sys.stdin.read()):
     print(module.lambda_handler(event, None)["statusCode"])
 """
-
-
-def pass_by(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let so much time pass for the waker, on the clock it is given."""
-    waker = deployment().waker
-    assert waker is not None
-    before = waker._monotonic
-    monkeypatch.setattr(waker, "_monotonic", lambda: before() + seconds)
 
 
 def messages(deployed: Deployed) -> list[str]:
@@ -66,11 +58,9 @@ def test_a_task_not_before_a_time_that_is_past_is_due(deployed: Deployed, fake: 
     assert len(fake.invoked) == 1
 
 
-def test_a_task_that_is_there_already_wakes_nobody(
-    deployed: Deployed, fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_is_there_already_wakes_nobody(deployed: Deployed, fake: FakeLambda) -> None:
     assert deployed.post(NOOP, key="a").status == 202
-    pass_by(2, monkeypatch)
+    fake.clock.seconds += 2
     assert deployed.post(NOOP, key="a").status == 200
 
     assert len(fake.invoked) == 1
@@ -85,14 +75,12 @@ def test_reading_and_cancelling_wake_nobody(deployed: Deployed, fake: FakeLambda
     assert fake.invoked == []
 
 
-def test_many_tasks_of_a_second_wake_one_executor(
-    deployed: Deployed, fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_tasks_of_a_second_wake_one_executor(deployed: Deployed, fake: FakeLambda) -> None:
     for _ in range(5):
         deployed.post(NOOP)
     assert len(fake.invoked) == 1
 
-    pass_by(1, monkeypatch)
+    fake.clock.seconds += 1
     deployed.post(NOOP)
     assert len(fake.invoked) == 2
 
@@ -131,14 +119,16 @@ def test_a_wake_that_is_refused_fails_no_enqueue_and_is_warned_of_once(
     assert "S3cr3t" not in deployed.stdout.getvalue()
 
 
-def test_a_wake_that_hangs_is_left_behind(
-    deployed: Deployed, fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    release, patience = threading.Event(), []
+def test_a_wake_that_hangs_is_left_behind(deployed: Deployed, fake: FakeLambda) -> None:
+    release = threading.Event()
+    patience: list[float] = []
+
+    def give_up(_: threading.Event, seconds: float) -> bool:
+        patience.append(seconds)
+        return False
+
     fake.does = lambda: (release.wait(30), None)[1]
-    waker = deployment().waker
-    assert waker is not None
-    monkeypatch.setattr(waker._launcher, "_wait", lambda _, seconds: patience.append(seconds))
+    deployment().waker = deployment().make_waker(fake.clock, wait=give_up)
 
     answer = deployed.post(NOOP)
     release.set()
@@ -169,13 +159,11 @@ def test_a_wake_into_a_black_hole_is_given_up_by_itself(deployed: Deployed, monk
     assert messages(deployed) == ["accepted", "wake_failed"]
 
 
-def test_a_wake_in_vain_is_made_up_for_by_any_later_request(
-    deployed: Deployed, fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wake_in_vain_is_made_up_for_by_any_later_request(deployed: Deployed, fake: FakeLambda) -> None:
     fake.does = refusal("TooManyRequestsException")
     task_id = deployed.post(NOOP).id
     fake.does = lambda: None
-    pass_by(1, monkeypatch)
+    fake.clock.seconds += 1
 
     assert deployed.get(task_id).status == 200
 
@@ -274,14 +262,10 @@ def test_a_container_that_cannot_wake_anybody_starts_all_the_same(
 
 
 def test_an_hour_in_which_the_container_was_frozen_is_no_quiet_second(deployed: Deployed, fake: FakeLambda) -> None:
+    wall = Clock()
+    deployment().waker = deployment().make_waker(Uptime(wall=wall, monotonic=fake.clock), wait=wait_for_launch)
     deployed.post(NOOP)
-    waker = deployment().waker
-    assert waker is not None
-    uptime = waker._monotonic
-    assert isinstance(uptime, Uptime)
-    assert waker._launcher._monotonic is uptime
-    wall, monotonic = uptime._last
-    uptime._last = wall - 3600, monotonic  # the wall clock went on, the monotonic one did not
+    wall.seconds += 3600  # the monotonic clock stood
 
     deployed.post(NOOP)
 

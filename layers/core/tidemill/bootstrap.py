@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, cached_property
+from threading import Event
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from pymongo.database import Database
@@ -110,7 +111,7 @@ class Deployment:
         arn = settings.secret_arn if settings.mongodb_uri is None else None
         self._secret = None if arn is None else secrets.Secret(arn, monotonic=Uptime())
         self.put = None if settings.archive_bucket is None else Bucket(settings.archive_bucket).put
-        self.waker = self._make_waker() if is_in_lambda else None
+        self.waker = self.make_waker(Uptime()) if is_in_lambda else None
         url = settings.failures_queue if is_in_lambda else None
         self.failures_queue = None if url is None else launcher.MessageQueue(url)
         self._databases: dict[Role, Database[Any]] = {}
@@ -287,14 +288,16 @@ class Deployment:
             missing = indexes.maintain(self.database("reclaim"), retention=self.settings.retention)
         return tuple(index.name for index in missing)
 
-    def _make_waker(self) -> Waker | None:
+    def make_waker(
+        self, uptime: Callable[[], float], *, wait: Callable[[Event, float], bool] = Event.wait
+    ) -> Waker | None:
+        """Return the waker of executors, which counts seconds by *uptime*; ``None`` without an execute function."""
         function = self.settings.execute_function
         if function is None:
             return None
         # A wake is left out while the executor of the last one looks for tasks: shorter where executors linger less.
         quiet_sec = WAKE_DEBOUNCE_SEC * min(self.settings.linger.total_seconds() / TIMING.linger_after_launch_sec, 1.0)
-        uptime = Uptime()
-        executor_launcher = Launcher(launcher.Starter(function, source="wake").start, monotonic=uptime)
+        executor_launcher = Launcher(launcher.Starter(function, source="wake").start, monotonic=uptime, wait=wait)
         return Waker(executor_launcher, quiet_sec=quiet_sec, monotonic=uptime)
 
     def _make_runtime(
