@@ -16,6 +16,7 @@ from tests.conftest import T0
 from tidemill.documents import read_task
 from tidemill.model import JITTERS, MAX_BACKOFF_SEC, MAX_FACTOR, STRATEGIES, Backoff, Task
 from tidemill.registry import TaskContext
+from tidemill.runner.thread_pool import ThreadPool
 
 eventually = waiting.eventually
 
@@ -36,6 +37,13 @@ def a_task(now: datetime = T0, **fields: Any) -> Task:
     task = read_task(raw(document(now, **fields)))
     assert isinstance(task, Task), task
     return task
+
+
+def let_threads_exit(pool: ThreadPool) -> None:
+    """Close *pool* and wait until the functions it runs have ended; `collect` has still to return them."""
+    ids = [run.task.id for run in pool.running]
+    pool.close()
+    assert eventually(lambda: not set(ids) & set(pool.abandoned_task_ids()))
 
 
 def a_claimed_task(now: datetime = T0, **fields: Any) -> Task:

@@ -126,13 +126,23 @@ def test_a_result_is_not_asked_whether_it_can_be_awaited(coroutines: Coroutines)
     assert coroutines.run_to_end(lambda: result) is result
 
 
-def test_one_loop_is_used_again_and_none_is_made_for_what_needs_none(coroutines: Coroutines) -> None:
+def test_one_loop_is_used_again_and_none_is_made_for_what_needs_none(
+    coroutines: Coroutines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[asyncio.AbstractEventLoop] = []
+    make_loop = asyncio.new_event_loop
+
+    def count_loops() -> asyncio.AbstractEventLoop:
+        made.append(make_loop())
+        return made[-1]
+
+    monkeypatch.setattr(asyncio, "new_event_loop", count_loops)
     assert coroutines.run_to_end(lambda: 1) == 1
-    assert coroutines._loop is None
+    assert made == []
 
     first, second = coroutines.run_to_end(loop_of_mine), coroutines.run_to_end(loop_of_mine)
 
-    assert first == second
+    assert first == second == id(*made)
 
 
 def test_a_call_sees_its_own_context_and_none_of_another(coroutines: Coroutines) -> None:  # F53
@@ -251,11 +261,12 @@ def test_whatever_a_coroutine_raises_is_concluded_and_the_next_three_run(  # F48
 
 def test_tasks_that_are_left_are_cancelled_and_end_before_the_next_call(coroutines: Coroutines) -> None:
     stopped: list[str] = []
+    loop = coroutines.run_to_end(loop_of_mine)
 
     assert left_by(coroutines, forever(stopped), forever(stopped)) == "left 2"
 
     assert stopped == ["stopped", "stopped"]
-    assert coroutines._loop is not None
+    assert coroutines.run_to_end(loop_of_mine) == loop
 
 
 def test_what_is_left_and_fails_is_not_heard_of(coroutines: Coroutines) -> None:
@@ -323,10 +334,12 @@ def test_generators_that_are_left_are_closed_before_the_next_call(coroutines: Co
                 break
         return n
 
+    loop = coroutines.run_to_end(loop_of_mine)
+
     assert coroutines.run_to_end(leaves) == 3
 
     assert sorted(closed) == ["dropped", "kept"]
-    assert coroutines._loop is not None
+    assert coroutines.run_to_end(loop_of_mine) == loop
 
 
 def test_a_generator_that_is_dropped_once_its_loop_is_gone_is_no_trouble() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
@@ -37,7 +38,7 @@ def running(*, attempts: int = 1, timeout: float = 30, is_isolated: bool = False
     ctx = a_context(deadline=100 + timeout)
     task = a_claimed_task(attempts=attempts)
     return RunningTask(
-        task=task, ctx=ctx, started_at=T0 - SECOND, started=100.0, cancel=ctx._cancelled, is_isolated=is_isolated
+        task=task, ctx=ctx, started_at=T0 - SECOND, started=100.0, cancel=threading.Event(), is_isolated=is_isolated
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import T0
-from tests.unit.make import a_claimed_task, eventually
+from tests.unit.make import a_claimed_task, eventually, let_threads_exit
 from tidemill import TaskContext
 from tidemill.registry import TaskType
 from tidemill.runner.results import NotStarted, Raised, Returned
@@ -141,13 +141,14 @@ def test_as_many_run_at_a_time_as_there_are_slots(slots: ThreadPool) -> None:
 
 
 def test_all_that_ended_is_returned_at_once(slots: ThreadPool) -> None:
-    done = threading.Barrier(3)
+    threads: list[threading.Thread] = []
     for _ in range(2):
-        start(slots, lambda *_: done.wait(5))
-    done.wait(5)
+        start(slots, lambda *_: threads.append(threading.current_thread()))
+    let_threads_exit(slots)
 
-    assert eventually(lambda: slots._outbox.qsize() == 2)
-    assert len(slots.collect(wait=0)) == 2
+    ended = slots.collect(wait=0)
+
+    assert len(ended) == len(set(threads)) == 2
 
 
 def test_nothing_that_ended_is_waited_for_only_so_long(slots: ThreadPool) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import T0
-from tests.unit.make import Moved, a_claimed_task, eventually
+from tests.unit.make import Moved, a_claimed_task, eventually, let_threads_exit
 from tidemill import TaskTimeoutError
 from tidemill.registry import TaskType
 from tidemill.runner.results import Returned
@@ -157,7 +157,7 @@ def test_only_what_is_overdue_is_interrupted(slots: ThreadPool, clock: Moved) ->
 
 def test_a_result_that_is_on_its_way_when_time_runs_out_is_taken(slots: ThreadPool, clock: Moved) -> None:
     running = start(slots, lambda *_: "just in time")
-    assert eventually(lambda: slots._outbox.qsize() == 1)
+    let_threads_exit(slots)
     clock.now += 1
 
     assert slots.abandon_overdue() == []

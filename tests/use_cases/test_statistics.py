@@ -251,12 +251,12 @@ def test_counters_whose_write_was_not_confirmed_are_not_written_again(bench: Ben
     now = bench.clock.now()
     add(bench.tasks, [document(now)])
     done = Settlement(task=claim_one(bench.tasks, now), outcome=Succeeded(result=None))
-    tally = StatsRecorder(mine)
-    tally.count_settled([done], now=now)
+    statistics = StatsRecorder(mine)
+    statistics.count_settled([done], now=now)
 
     with failing(mine, "update", writeConcernError={"code": 64, "errmsg": "x"}), pytest.raises(UnavailableError):
-        tally.write(now=now, force=True)
-    tally.write(now=now, force=True)
+        statistics.write(now=now)
+    statistics.write(now=now)
 
     assert read_totals(bench.db, since=now)["default", "noop"]["done"] == 1
 

@@ -130,7 +130,7 @@ class _Run:
             self._try_once(lambda: semaphores.release_all(self._context.tasks.database, dead_owner))
         for step in (lost.reclaim_expired, lost.reclaim_leaseless, sweep.expire, sweep.adopt):
             self._process_batches(step)
-        self._try_once(lambda: lost.tally.write(now=self._context.clock.now(), force=True))
+        self._try_once(lambda: lost.statistics.write(now=self._context.clock.now()))
         self._try_once(self._measure)
         if self._first_error is not None and not self._has_succeeded:
             raise self._first_error
@@ -189,7 +189,7 @@ class LostTasks:
         )
         self._skipped_ids: list[TaskId] = []
         self._can_read_policies = True
-        self.tally = StatsRecorder(reclaim_context.tasks, monotonic=reclaim_context.monotonic)
+        self.statistics = StatsRecorder(reclaim_context.tasks, monotonic=reclaim_context.monotonic)
 
     def reclaim_owned(self, owner: str) -> bool:
         """Take back the tasks that *owner*, known to be dead, has leased now."""
@@ -227,7 +227,7 @@ class LostTasks:
         self._report["write_rejected"] += len(verdict.stuck)
         self._skipped_ids += [settlement.task.id for settlement in (*verdict.lost, *verdict.stuck)]
         self._skipped_ids += [task.id for task, settlement in decided if settlement is None]
-        self.tally.count_settled(verdict.settled, now=now)
+        self.statistics.count_settled(verdict.settled, now=now)
         return len(found) == BATCH_SIZE or len(decided) < len(found)
 
     def _limit_time(self, found: Sequence[Task | Malformed]) -> Iterator[Task | Malformed]:

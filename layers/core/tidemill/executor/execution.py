@@ -115,7 +115,8 @@ class Execution:
         self._record_status()
         self._beat()
         self._launch_if_behind()
-        self._write_statistics(force=False)
+        if self._statistics.is_due:
+            self._write_statistics()
         self._context.runtime.watch(self._report)
         return self._decide_next_step()
 
@@ -161,8 +162,9 @@ class Execution:
             self._next_claim_at = self._context.monotonic() + self._compute_claim_pause()
 
     def _dispatch(self) -> None:
-        with self._limit_time():
-            self._dispatcher.fill_slots()
+        if self._dispatcher.waiting_count:
+            with self._limit_time():
+                self._dispatcher.fill_slots()
 
     def _compute_claim_pause(self) -> float:
         """Return the seconds until the next claim: few if other executors were faster, because tasks may be left."""
@@ -212,6 +214,8 @@ class Execution:
 
     def _decide_outcomes(self, ended: Sequence[FinishedRun], overdue: Sequence[RunningTask]) -> None:
         """Decide the outcomes, and release the tasks whose functions could not start."""
+        if not ended and not overdue:
+            return
         not_started = [end for end in ended if isinstance(end.result, NotStarted)]
         with self._limit_time():
             settlements = self._outcomes.decide([end for end in ended if end not in not_started], overdue)
@@ -296,9 +300,9 @@ class Execution:
             not_started=self._report.not_started,
         )
 
-    def _write_statistics(self, *, force: bool) -> None:
+    def _write_statistics(self) -> None:
         with self._limit_time():
-            self._context.attempt(lambda: self._statistics.write(now=self._context.now(), force=force), default=None)
+            self._context.attempt(lambda: self._statistics.write(now=self._context.now()), default=None)
 
     def _decide_next_step(self) -> NextStep:
         if not self._is_busy and self._dispatcher.withdraw_offers():
@@ -327,7 +331,7 @@ class Execution:
             if self._recover():
                 self._permits.close(now=self._context.now())
             self._heartbeat.deregister()
-        self._write_statistics(force=True)
+        self._write_statistics()
         self._report.backlog = self._has_backlog and not self._context.may_claim()
         cleanup_sec = max(min(self._seconds_left(), timing.cleanup_wait_sec), 0.0)
         self._report["leftovers"] += self._pool.abandoned_threads(wait=cleanup_sec)

@@ -56,10 +56,11 @@ class Heartbeat:
         cancelled = self._poll_cancellations() if is_busy else ()
         lost = self._extend_leases()
         self._report_alive()
-        requested = set(map(id_key, cancelled))
-        for run in running:
-            if id_key(run.task.id) in requested or any(run.task is task for task in lost):
-                run.cancel.set()
+        if cancelled or lost:
+            requested = set(map(id_key, cancelled))
+            for run in running:
+                if id_key(run.task.id) in requested or any(run.task is task for task in lost):
+                    run.cancel.set()
         return HeartbeatResult(lost=lost, cancelled=cancelled)
 
     def deregister(self) -> None:

@@ -184,6 +184,8 @@ class Idle:
 
     def next_step(self, claimed: ClaimResult, backoff: ClaimBackoff, *, is_busy: bool, has_returned: bool) -> NextStep:
         """Return the next step after the last claim. It may read the time of the next delayed task."""
+        if is_busy:  # most steps: the facts are not gathered for them
+            return Continue()
         situation = Situation(
             claimed=claimed,
             backoff=backoff,
@@ -191,7 +193,7 @@ class Idle:
             may_claim=self._context.may_claim(),
             has_returned=has_returned,
             persists=self._context.lifetime.persists,
-            draw=0.0 if is_busy else self._context.draw(),
+            draw=self._context.draw(),
         )
         if situation.may_linger and self._context.runtime.settings.linger:
             situation = replace(situation, linger_sec=self._compute_linger_sec(claimed))

@@ -52,7 +52,7 @@ _MS: Final = timedelta(milliseconds=1)
 
 
 class StatsRecorder:
-    """Counters of one process. They are written to MongoDB at most once a second, or on request.
+    """Counters of one process. They are due to be written to MongoDB once a second.
 
     Counters of a failed write are dropped, because a part of them may have been written: an attempt is never counted
     twice. A process that dies loses the counters of its last second.
@@ -82,14 +82,17 @@ class StatsRecorder:
         """Count retries that were claimed before the fresh tasks of their queue."""
         self._overtakes.update((task.queue, task.name) for task in retries)
 
-    def write(self, *, now: datetime, force: bool = False) -> None:
-        """Write the counters if a second has passed since the last write, or with *force*.
+    @property
+    def is_due(self) -> bool:
+        """True if a second has passed since the last write."""
+        return self._monotonic() >= self._next_write
+
+    def write(self, *, now: datetime) -> None:
+        """Write the counters.
 
         Raises:
             TidemillError: Some, all or none were written.
         """
-        if not force and self._monotonic() < self._next_write:
-            return
         self._next_write = self._monotonic() + WRITE_INTERVAL_SEC
         self._estimate_savings(now)
         if not self._counts:
