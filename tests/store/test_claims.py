@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from datetime import datetime, timedelta
 from typing import Any
@@ -216,6 +217,20 @@ def test_what_is_to_be_left_alone_is_left_alone_and_read_over(tasks: Tasks, now:
     assert [task.id for task in taken.tasks] == [other]
     assert (again.tasks, again.dry) == ((), True)
     assert {stored(tasks, one)["status"] for one in avoided} == {"pending"}
+
+
+@pytest.mark.parametrize(("avoided", "other"), [(1, True), (0.0, False), (math.nan, 7)])
+def test_ids_are_left_alone_by_their_bson_not_by_their_python_values(
+    tasks: Tasks, now: datetime, avoided: TaskId, other: TaskId
+) -> None:
+    add(tasks, [document(now - SECOND, _id=avoided), document(now, _id=other)])
+
+    first = claims.find_first_due(tasks, ["default"], lanes=LANES, without=[avoided], now=now)
+    taken = claims.claim(tasks, _fresh(), limit=2, lease=lease(now), now=now, rng=random.Random(1), without=[avoided])
+
+    assert first is not None
+    assert first["_id"] is other
+    assert [task.id for task in taken.tasks] == [other]
 
 
 @pytest.mark.parametrize("attempts", ["3", None, [3], True, -1, 2**31 - 1, 2**63 - 1, {"n": 1}])

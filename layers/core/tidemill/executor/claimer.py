@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeGuard
 
-from tidemill.documents import is_text
+from tidemill.documents import id_key, is_text
 from tidemill.errors import TidemillError
 from tidemill.executor.context import ExecutionContext
 from tidemill.executor.options import QueueChoices
@@ -320,9 +320,9 @@ class _CurrentClaim:
 
     def _has_due_head(self) -> bool:
         """Return whether a head that was read is due and not avoided."""
-        avoided = self.find_avoided_ids()
+        avoided = set(map(id_key, self.find_avoided_ids()))
         return any(
-            isinstance(head.due_at, datetime) and head.due_at <= self.now and head.id not in avoided
+            isinstance(head.due_at, datetime) and head.due_at <= self.now and id_key(head.id) not in avoided
             for (_, lanes), head in self.heads.items()
             if set(lanes) <= set(self.context.options.lanes)
         )

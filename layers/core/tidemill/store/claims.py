@@ -20,7 +20,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import OperationFailure, PyMongoError, WriteError
 
 from tidemill import indexes
-from tidemill.documents import LENIENT_OPTIONS, MAX_ATTEMPTS, decode, is_text, read_task
+from tidemill.documents import LENIENT_OPTIONS, MAX_ATTEMPTS, decode, id_key, is_text, read_task
 from tidemill.model import EARLIEST, Lease, Malformed, Task, TaskId
 from tidemill.policy.selection import Lanes
 from tidemill.store.connection import Tasks, majority_read, translate_errors
@@ -171,14 +171,15 @@ def find_first_due(
     Ids in *without* are left out. ``None``: nothing else is due.
     """
     scans = [Scan(queue=queue, lanes=(lane,)) for queue in queues for lane in lanes]
-    reach = 1 + len(without)
+    reach, avoided_keys = 1 + len(without), set(map(id_key, without))
     with translate_errors():
         keys = tasks.with_options(codec_options=LENIENT_OPTIONS).find(
             any_due_filter(scans, now=now),
             {"_id": 1, "queue": 1, "lane": 1, "priority": 1, "due_at": 1},
             hint=indexes.CLAIM,
         )
-        return next((key for key in keys.limit(reach).batch_size(reach + 1) if key["_id"] not in without), None)
+        found = keys.limit(reach).batch_size(reach + 1)
+        return next((key for key in found if id_key(key["_id"]) not in avoided_keys), None)
 
 
 def list_queues(tasks: Tasks) -> list[Any]:
@@ -229,11 +230,11 @@ def _read_next_due(
 
     After a leap beyond the last key, leaps get shorter. The last read starts at the head.
     """
-    reach = limit + len(avoided)
+    reach, avoided_keys = limit + len(avoided), set(map(id_key, avoided))
     skip = draw_skip(scan, limit=limit, draw=rng.random())
     while True:
         found = find_due_keys(tasks, scan, limit=reach, skip=skip, now=now)
-        keys = [key for key in found if key["_id"] not in avoided]
+        keys = [key for key in found if id_key(key["_id"]) not in avoided_keys]
         passed = scan.passed or skip > 0
         if keys or not passed:
             dry = not passed and len(found) < reach and len(keys) <= limit
@@ -272,7 +273,7 @@ def _build_lane_filter(keys: list[dict[str, Any]]) -> dict[str, Any]:
 def _find_lane(task: Task | Malformed, keys: list[dict[str, Any]]) -> str:
     if isinstance(task, Task):
         return task.lane
-    return next((str(key["lane"]) for key in keys if key["_id"] == task.id), "")
+    return next((str(key["lane"]) for key in keys if id_key(key["_id"]) == id_key(task.id)), "")
 
 
 def _advance_scan(look: _DueKeys, chosen: list[dict[str, Any]], taken: Claim) -> Scan:
