@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from pymongo.database import Database
 
 from demo.aws import Aws
+from demo.feed import Feed
 from demo.front import SAMPLES, Front
 from demo.ledger import Account, Place, account, places
 from demo.scenario import BEHAVIOURS, Request
@@ -35,6 +36,7 @@ class View:
 
     rows: Sequence[Row]
     aws: Aws
+    attempts: Sequence[str]
 
 
 Show: TypeAlias = Callable[[View], None]
@@ -48,6 +50,7 @@ class Play:
         self._front = front
         self._aws = aws
         self._show = show
+        self._feed = Feed(db)
         self._shown_at = -REFRESH_SEC
 
     def run(self, requests: Sequence[Request]) -> Account:
@@ -81,8 +84,9 @@ class Play:
 
     def _view(self) -> View:
         found = places(self._db)
+        self._feed.read(self._front.accepted, at=self._aws.elapsed)
         names = [SAMPLES, *dict.fromkeys(one.name for one in BEHAVIOURS)]
-        return View(rows=[self._row(name, found) for name in names], aws=self._aws)
+        return View(rows=[self._row(name, found) for name in names], aws=self._aws, attempts=self._feed.lines)
 
     def _row(self, behaviour: str, found: Mapping[TaskId, Sequence[Place]]) -> Row:
         tasks = {task_id: one.ends for task_id, one in self._front.accepted.items() if one.behaviour == behaviour}

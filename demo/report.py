@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from demo.aws import Aws
+from demo.aws import MAX_EXECUTORS, Aws
 from demo.front import Front
 from demo.ledger import Account
 from demo.receiver import Receiver
@@ -49,6 +49,7 @@ class Report:
             "refused": sum(status >= 400 for _, status in self.front.answers),
             "runs": attempts.total(),
             "runs_by_status": dict(sorted(attempts.items())),
+            "first_runs": sum(bool(story["attempt_log"]) for story in self.stories.values()),
             "retries": sum(max(story["attempts"] - 1, 0) for story in self.stories.values()),
             "timed_out": attempts["timed_out"],
             "executors_started": counts["started"],
@@ -97,7 +98,7 @@ def _samples(report: Report) -> str:
 
 
 def _logs(report: Report) -> Table:
-    table = _table("Execution logs: one task of each behaviour; attempt 0 is its first run")
+    table = _table("Execution logs: of each behaviour the task with the shortest log")
     table.add_column("task", no_wrap=True)
     table.add_column("attempt", justify="right")
     table.add_column("status", no_wrap=True)
@@ -151,21 +152,28 @@ def _totals(report: Report) -> Table:
     table.add_column(no_wrap=True)
     table.add_column()
     by_status = ", ".join(f"{count} {status}" for status, count in numbers["runs_by_status"].items())
-    table.add_row("runs", f"{numbers['runs']}: {by_status}; {numbers['retries']} of them were retries")
+    repeated = numbers["runs"] - numbers["first_runs"] - numbers["retries"]
+    table.add_row("runs", f"{numbers['runs']}: {by_status}")
+    table.add_row(
+        "",
+        f"= {numbers['first_runs']} tasks, once each, + {numbers['retries']} retries + {repeated} runs repeated "
+        "because their executor died; the first such loss of a task uses up no retry",
+    )
     table.add_row(
         "executors",
-        f"{numbers['executors_started']} started, {numbers['executors_killed']} killed by a task, "
-        f"{numbers['executors_recycled']} recycled (a function would not stop)",
+        f"{numbers['executors_started']} started, at most {MAX_EXECUTORS} at a time: {numbers['executors_killed']} "
+        f"killed by a task they ran, {numbers['executors_recycled']} ended by its handler because a function would not "
+        "stop",
     )
     table.add_row(
         "reclaim",
-        f"took back {numbers['reclaimed']} tasks of dead executors; a first loss is not counted, and the task runs "
-        "alone from then on",
+        f"made {numbers['reclaimed']} tasks of dead executors pending again at once; from then on each of them runs in "
+        "a process of its own, so that a task that kills takes no other with it",
     )
     table.add_row(
         "deliveries",
-        f"{numbers['deliveries']} reached the receiver, which accepted {numbers['delivered_again']} webhooks more than "
-        "once: their executor died before it could write so, and at least once is the promise",
+        f"{numbers['deliveries']} requests reached the receiver. It accepted {numbers['delivered_again']} webhooks "
+        "more than once: their executor died between the answer and the write. Tasks run at least once",
     )
     table.add_row("time", f"{numbers['seconds']} s")
     return table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from demo.aws import NEWS
+from demo.feed import LINES
 from demo.ledger import FINAL
 from demo.play import Show, View
 
@@ -48,9 +49,17 @@ def plain(output: TextIO) -> Iterator[Show]:
 
 
 def rendered(view: View) -> RenderableType:
-    """Return the table, the executors and the news."""
-    news = [*view.aws.news, *[""] * (NEWS - len(view.aws.news))]
-    return Group(_table(view), _executors(view), *[Text(line, style="dim", no_wrap=True) for line in news])
+    """Return the table, the executors, their deaths, and the attempts that ended last."""
+    return Group(
+        _table(view), _executors(view), *_lines(view.aws.news, NEWS), Text("Attempts"), *_lines(view.attempts, LINES)
+    )
+
+
+def _lines(texts: Collection[str], count: int) -> list[Text]:
+    """Return *texts* and empty lines, *count* in all, so that nothing below them moves."""
+    return [
+        Text(text, style="dim", no_wrap=True, overflow="ellipsis") for text in [*texts, *[""] * (count - len(texts))]
+    ]
 
 
 def _table(view: View) -> Table:

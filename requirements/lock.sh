@@ -11,6 +11,7 @@ pin layers/core/requirements.in -o layers/core/requirements.txt
 # Both layers are laid over one folder, so where they bring the same package it is the same version.
 pin layers/tasks/requirements.in -c layers/core/requirements.txt -o layers/tasks/requirements.txt
 pin requirements/dev.in -o requirements/dev.txt
+pin requirements/demo.in -c requirements/dev.txt -o requirements/demo.txt
 pin requirements/runtime.in -o requirements/runtime.txt
 pin requirements/sam.in -o requirements/sam.txt
 pin requirements/lock.in -o requirements/lock.txt

@@ -34,9 +34,28 @@ done
 "$python" -c 'import venv, ensurepip' 2>/dev/null ||
     fail "$python has no venv module: apt-get install $("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
 
-[ -x "$venv/bin/python" ] && is_new_enough "$venv/bin/python" && has_version "$venv/bin/python" || "$python" -m venv --clear "$venv"
+# Say on one line which package is being fetched; where the output is no terminal, say only what is done.
+show_progress() {
+    awk -v all="$(grep -c '^[a-z0-9].*==' "$requirements")" -v what="$requirements" -v live="$([ -t 2 ] && echo 1 || echo 0)" '
+        /^Collecting / { name = $2; sub(/==.*/, "", name); n++ }
+        /^Collecting |^Installing / {
+            if (/^Installing/) name = "unpacking"
+            if (live) { printf "\r\033[Ktidemill: %s: %d of %d packages: %s", what, n, all, name; fflush() }
+        }
+        END { if (live) printf "\r\033[K" }' >&2
+}
+
+if ! { [ -x "$venv/bin/python" ] && is_new_enough "$venv/bin/python" && has_version "$venv/bin/python"; }; then
+    echo "tidemill: making $venv with $("$python" --version)" >&2
+    "$python" -m venv --clear "$venv"
+fi
+echo "tidemill: installing $(grep -c '^[a-z0-9].*==' "$requirements") packages of $requirements in $venv" >&2
 # Without --no-deps, the pip of Debian 12 looks past the pin where the same package is wanted with extras, too.
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: -r "$requirements" ||
+{
+    "$venv/bin/python" -m pip install --progress-bar off --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: -r "$requirements" ||
+        touch "$venv/.failed"
+} | show_progress
+! rm "$venv/.failed" 2>/dev/null ||
     fail "what $requirements names could not be installed in $venv: pip says why above. It takes wheels only, so it needs a package index and a machine that there are wheels for: Linux on x86-64 or arm64"
 [ -z "$sources" ] ||
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --no-build-isolation -r "$sources" ||

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,13 @@ from rich.console import Console
 from demo import report, scenario, screen
 from demo.aws import Aws
 from demo.executors import Ended, Executor, wait_for_any
+from demo.feed import Feed
 from demo.front import Accepted, Front
 from demo.functions import EVENTS, about, death_of, event
 from demo.ledger import Account, Place, account, places, stories
 from demo.play import Row, View
 from demo.receiver import Receiver
+from tests.conftest import T0
 from tidemill.model import TaskId
 from tidemill.requests.events import find_dead_owner
 
@@ -396,12 +399,42 @@ def test_the_report_says_what_is_not_accounted_for(db: Database[dict[str, Any]])
     assert f"1 stored without having been accepted: {extra}." in verdict
 
 
+ATTEMPT = "  1.4 s  fail twice, then succeed  ..a683  attempt 1 failed: http_503: 127.0.0.1 answered 503"
+
+
+def test_each_attempt_is_in_the_feed_once(db: Database[Any]) -> None:
+    task_id, feed = ObjectId(), Feed(db)
+    accepted: dict[TaskId, Accepted] = {task_id: Accepted(behaviour="succeed", ends="done")}
+    attempts = [
+        {
+            "attempt": 1,
+            "status": "failed",
+            "started_at": T0,
+            "duration_ms": 3,
+            "note": "http_503: no",
+        },
+        {"attempt": 2, "status": "succeeded", "started_at": T0 + timedelta(seconds=1), "duration_ms": 54, "note": ""},
+    ]
+    db.tasks.insert_one({"_id": task_id, "status": "failed", "attempt_log": attempts[:1]})
+
+    feed.read(accepted, at=1.0)
+    feed.read(accepted, at=1.5)
+    db.tasks.update_one({"_id": task_id}, {"$set": {"status": "done", "attempt_log": attempts}})
+    feed.read(accepted, at=2.0)
+
+    failed, succeeded = feed.lines
+    assert failed.startswith("  1.0 s  succeed ")
+    assert failed.endswith("attempt 1 failed: http_503: no")
+    assert succeeded.startswith("  2.0 s  succeed ")
+    assert succeeded.endswith("attempt 2 succeeded in 54 ms")
+
+
 def view() -> View:
     aws = Aws()
     aws.counts.update(started=3, killed=1, reclaimed=17)
     aws.news.append("  1.5 s  executor 0123abcd was killed (SIGKILL); reclaim took back 17 tasks")
     where = Counter(pending=20, done=100)
-    return View(rows=[Row(behaviour="succeed", ends="done", tasks=120, where=where)], aws=aws)
+    return View(rows=[Row(behaviour="succeed", ends="done", tasks=120, where=where)], aws=aws, attempts=[ATTEMPT])
 
 
 def test_the_table_fits_into_100_columns() -> None:
@@ -415,6 +448,7 @@ def test_the_table_fits_into_100_columns() -> None:
     assert re.search(r"succeed +120 +20 +100 +done", text)
     assert "3 started, 1 killed" in text
     assert "executor 0123abcd was killed" in text
+    assert ATTEMPT in text
     assert "…" not in text
 
 

@@ -36,6 +36,7 @@ def test_every_lock_is_looked_at() -> None:
     assert {path.relative_to(ROOT).as_posix() for path in LOCKS} >= {
         "layers/core/requirements.txt",
         "layers/tasks/requirements.txt",
+        "requirements/demo.txt",
         "requirements/deployed-source.txt",
         "requirements/deployed.txt",
         "requirements/dev.txt",

@@ -182,7 +182,7 @@ class TaskError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One line of the execution log; ``attempt`` 0 is the initial run."""
+    """One line of the execution log; ``attempt`` counts from 1."""
 
     attempt: int
     status: AttemptStatus
