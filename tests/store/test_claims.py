@@ -191,6 +191,20 @@ def test_a_leap_beyond_the_last_task_is_shortened_until_it_finds_one(
     assert commands == ["find"] * looks + ["update", "find"]
 
 
+def test_a_task_that_changed_its_lane_since_it_was_read_is_not_taken(tasks: Tasks, now: datetime) -> None:
+    fresh, moved, retry = add(tasks, [document(now), document(now), document(now, lane="retry")])
+    both = Scan(queue="default", lanes=("fresh", "retry"))
+
+    def grant(retries: int) -> int:
+        tasks.update_one({"_id": moved}, {"$set": {"lane": "retry"}})
+        return retries
+
+    taken = claims.claim(tasks, both, limit=3, lease=lease(now), now=now, rng=random.Random(1), grant=grant)
+
+    assert {task.id for task in taken.tasks} == {fresh, retry}
+    assert taken.retries == (retry,)
+
+
 def test_in_an_empty_lane_a_wide_scan_is_dry(tasks: Tasks, now: datetime) -> None:
     found = claims.claim(tasks, _wide(128), limit=10, lease=lease(now), now=now, rng=random.Random(1))
 
