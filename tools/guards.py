@@ -1,8 +1,9 @@
-"""``python -m tools.guards``: break each guard of a write or read in ``store/`` once, and see a golden file differ.
+"""``python -m tools.guards``: break each guard of a write or read in ``store/`` once, and see a test fail.
 
-A guard is an entry of a dictionary in the code: a field that a filter names, or that an update sets. Each is left out
-in a copy of the working tree. There the scenarios of ``tests/golden`` are run, and then the tests of ``tests/store``.
-A guard that no test misses is printed, and the exit status is 1.
+A guard is an entry of a dictionary in the code: a field that a filter names, or that an update sets. The tests of
+``tests/golden`` and ``tests/store`` run once to see which of them reach which function. Then each guard is left out in
+a copy of the working tree, where the tests that reach its function are run. A guard that none of them misses is
+printed, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, TypeAlias
+
+from coverage import CoverageData
 
 from tidemill.testing import Mongod
 from tidemill.testing.mongod import TEST_URI
@@ -30,8 +33,14 @@ FOLDERS: Final = ("store",)
 COPIES: Final = 2
 """So many are tried at the same time."""
 
-TESTS: Final[tuple[tuple[str, ...], ...]] = (("tests/golden/test_scenarios.py",), ("tests/store",))
+TESTS: Final = ("tests/golden", "tests/store")
+NEEDS_GIT: Final = "tests/golden/test_names_in_strings.py"
 WITHIN_SEC: Final = 400.0
+REACHED: Final = ".reached"
+"""Name of the file that says which lines each test reaches."""
+
+Reach: TypeAlias = dict[Path, dict[int, list[str]]]
+"""The tests that reach a line, by file of the package and number of the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +52,8 @@ class Guard:
     text: str
     start: int
     end: int
+    function: range | None
+    """Lines of the function around it; ``None``: it is outside of all functions."""
 
     def __str__(self) -> str:
         return f"{self.path.relative_to(PACKAGE)}:{self.line} {self.text}"
@@ -53,9 +64,24 @@ def find_guards(root: Path, folders: Sequence[str] = FOLDERS) -> Iterator[Guard]
     for folder in folders:
         for path in sorted((root / PACKAGE / folder).glob("*.py")):
             source = path.read_text(encoding="utf-8")
-            for node in ast.walk(ast.parse(source)):
+            tree = ast.parse(source)
+            functions = [
+                range(node.lineno, (node.end_lineno or node.lineno) + 1)
+                for node in ast.walk(tree)
+                if isinstance(node, ast.FunctionDef)
+            ]
+            for node in ast.walk(tree):
                 if isinstance(node, ast.Dict) and node.keys:
-                    yield from _guards_of(node, source, path.relative_to(root))
+                    function = next((lines for lines in functions if node.lineno in lines), None)
+                    yield from _guards_of(node, source, path.relative_to(root), function)
+
+
+def find_tests(guard: Guard, reach: Reach) -> list[str]:
+    """Return the tests that reach the function of *guard*, those of ``tests/golden`` first; outside of it, all."""
+    if guard.function is None:
+        return list(TESTS)
+    reached = reach.get(guard.path, {})
+    return sorted({test for line in guard.function for test in reached.get(line, ())})
 
 
 def break_guard(source: str, guard: Guard) -> str:
@@ -70,14 +96,16 @@ def main() -> int:
     chosen = parser.parse_args()
     guards = [guard for guard in find_guards(ROOT) if chosen.only in str(guard)]
     with Mongod() as mongod, tempfile.TemporaryDirectory(prefix="guards-") as folder:
+        trees = [_copy_tree(Path(folder) / str(number)) for number in range(COPIES)]
+        reach = _read_reach(trees[0], uri=mongod.uri)
         copies: SimpleQueue[Path] = SimpleQueue()
-        for number in range(COPIES):
-            copies.put(_copy_tree(Path(folder) / str(number)))
+        for tree in trees:
+            copies.put(tree)
 
         def is_missed(guard: Guard) -> bool:
             copy = copies.get()
             try:
-                return _is_missed(guard, copy, uri=mongod.uri)
+                return _is_missed(guard, find_tests(guard, reach), copy, uri=mongod.uri)
             finally:
                 copies.put(copy)
 
@@ -88,7 +116,7 @@ def main() -> int:
     return 1 if survivors else 0
 
 
-def _guards_of(node: ast.Dict, source: str, path: Path) -> Iterator[Guard]:
+def _guards_of(node: ast.Dict, source: str, path: Path, function: range | None) -> Iterator[Guard]:
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     starts = [
@@ -101,7 +129,7 @@ def _guards_of(node: ast.Dict, source: str, path: Path) -> Iterator[Guard]:
     for key, start, end in zip(node.keys, starts, ends, strict=True):
         if isinstance(key, ast.Constant) and isinstance(key.value, str):
             text = " ".join(source[start:end].split()).rstrip(",")
-            yield Guard(path=path, line=key.lineno, text=text, start=start, end=end)
+            yield Guard(path=path, line=key.lineno, text=text, start=start, end=end, function=function)
 
 
 def _offset(source: str, line: int, column: int) -> int:
@@ -121,30 +149,48 @@ def _copy_tree(copy: Path) -> Path:
     return copy
 
 
-def _is_missed(guard: Guard, copy: Path, *, uri: str) -> bool:
+def _read_reach(copy: Path, *, uri: str) -> Reach:
+    """Run all tests once in *copy*, and return which of them reach which line."""
+    options = ["--cov=tidemill.store", "--cov-context=test", "--cov-report=", f"--ignore={NEEDS_GIT}"]
+    done = _run([*options, *TESTS], copy, uri=uri)
+    if done.returncode:
+        raise SystemExit(f"the tests fail without a broken guard:\n{done.stdout.decode()}")
+    data = CoverageData(str(copy / REACHED))
+    data.read()
+    return {
+        Path(path).relative_to(copy): {
+            line: [test.partition("|")[0] for test in tests if test] for line, tests in lines.items()
+        }
+        for path in data.measured_files()
+        for lines in [data.contexts_by_lineno(path)]
+    }
+
+
+def _is_missed(guard: Guard, tests: Sequence[str], copy: Path, *, uri: str) -> bool:
     path = copy / guard.path
     source = path.read_text(encoding="utf-8")
     path.write_text(break_guard(source, guard), encoding="utf-8")
+    named = copy / ".tests"
+    named.write_text("\n".join(tests), encoding="utf-8")
     try:
-        seen = any(_fails(tests, copy, uri=uri) for tests in TESTS)
+        seen = bool(tests) and _run(["-x", f"@{named}"], copy, uri=uri).returncode != 0
+    except subprocess.TimeoutExpired:
+        seen = True
     finally:
         path.write_text(source, encoding="utf-8")
-    print(f"{'missed by a test' if seen else 'SURVIVED':16}  {guard}", flush=True)
+    print(f"{'missed by a test' if seen else 'SURVIVED':16}  {guard}  ({len(tests)} tests)", flush=True)
     return seen
 
 
-def _fails(tests: Sequence[str], copy: Path, *, uri: str) -> bool:
+def _run(options: Sequence[str], copy: Path, *, uri: str) -> subprocess.CompletedProcess[bytes]:
     environment = os.environ | {
         TEST_URI: uri,
         "PYTHONPATH": f"{copy / 'layers/core'}:{copy / 'layers/tasks'}:{copy}",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "COVERAGE_FILE": str(copy / REACHED),
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *tests]
-    try:
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=WITHIN_SEC, check=False)
-    except subprocess.TimeoutExpired:
-        return True
-    return done.returncode != 0
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *options]
+    return subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=WITHIN_SEC, check=False)
 
 
 if __name__ == "__main__":
