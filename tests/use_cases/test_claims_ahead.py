@@ -76,7 +76,8 @@ class Stamps(Commands):
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
         for update in event.command.get("updates", []) if event.command_name == "update" else []:
-            self.sizes.append(len(update["q"].get("_id", {}).get("$in", [])))
+            if update["q"].get("status") == "pending":
+                self.sizes.append(len(update["q"]["_id"]["$in"]))
 
 
 @pytest.mark.parametrize("batch_size", [1, 7])
@@ -89,6 +90,38 @@ def test_a_batch_size_bounds_every_claim(mongod: Mongod, bench: Bench, now: date
 
     assert report["done"] == 30
     assert max(stamps.sizes) == batch_size
+
+
+def test_a_claim_tops_up_what_waits_and_only_once_little_of_it_is_left(
+    mongod: Mongod, bench: Bench, now: datetime
+) -> None:
+    stamps, started, may_end = Stamps(), threading.Semaphore(0), threading.Semaphore(0)
+
+    @bench.task("slow")
+    def slow(_payload: dict[str, Any], _ctx: Any) -> None:
+        started.release()
+        assert may_end.acquire(timeout=20)
+
+    add(bench.tasks, [document(now, name="slow") for _ in range(40)])
+    bench.prefetch, bench.timing = SLOTS, Timing(slot_wait_sec=60.0)
+
+    with (
+        MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[stamps]) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        tasks_of_client = open_tasks(client[bench.db.name])
+        execution = pool.submit(bench.execute, tasks=tasks_of_client, concurrency=SLOTS)
+        for _ in range(SLOTS):
+            assert started.acquire(timeout=20)
+        for number in range(1, 13):
+            may_end.release()
+            assert started.acquire(timeout=20)
+            eventually(lambda number=number: len(stamps.sizes) == 1 + number // 3)  # type: ignore[misc]
+        sizes = list(stamps.sizes)
+        may_end.release(40)
+        assert execution.result()["done"] == 40
+
+    assert sizes == [2 * SLOTS, 3, 3, 3, 3]
 
 
 def test_what_is_held_ahead_has_its_share_of_retries_too(bench: Bench, now: datetime) -> None:
