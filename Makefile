@@ -91,13 +91,13 @@ bench: $(READY) $(BENCHED:startup=built) ## measure it all in ten minutes (ARGS=
 compare: $(READY) ## measure this tree beside an older one, nine times in turn (ARGS="REVISION --only floor --pairs 3")
 	@$(PYTHON) -m tools.compare $(ARGS)
 
-figures: $(READY) ## write what the last whole `make bench` found, and its plots, into the README
+figures: $(READY) ## write what the last whole `make bench` found, and its plots, into docs/measured
 	@$(PYTHON) -m tests.bench.publishing
 
 chaos: $(READY) ## attack it for a quarter of an hour: crashes, fail-overs, faults (ARGS=--quick, ARGS="--only model --seed 7")
 	@PYTHONPATH=layers/tasks $(PYTHON) -m tests.chaos $(ARGS)
 
-survival: $(READY) ## write what the last whole `make chaos` survived into the README
+survival: $(READY) ## write what the last whole `make chaos` survived into docs/measured
 	@$(PYTHON) -m tests.chaos.publishing
 
 fuzz: $(READY) ## send the HTTP API all kinds of requests, for FUZZ_SEC=900 seconds

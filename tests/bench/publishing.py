@@ -1,4 +1,4 @@
-"""``make figures``: what the last whole ``make bench`` found, kept beside this module and told in the README."""
+"""``make figures``: the result of the last whole ``make bench``, kept here, and its table and plots in the docs."""
 
 from __future__ import annotations
 
@@ -10,40 +10,38 @@ from typing import Any, Final
 
 from tests.bench import plots, table
 from tests.bench.__main__ import BUILD, SECTIONS
-from tests.machine import ROOT
-from tests.readme import README, placed
+from tests.documentation import BENCHMARKS, placed
 
 PUBLISHED: Final = Path(__file__).parent / "published"
 FOUND: Final = "bench.json"
 COMMAND: Final = "make figures"
 
 
-def publish(found: Mapping[str, Any], *, to: Path = PUBLISHED, readme: Path = README) -> None:
-    """Write *found* and its plots to the folder *to*, and the table and the plots into *readme*.
+def publish(found: Mapping[str, Any], *, to: Path = PUBLISHED, page: Path = BENCHMARKS) -> None:
+    """Write *found* to the folder *to*, the table into *page*, and the plots beside *page*.
 
     Raises:
-        ValueError: It is not the whole, or *readme* has no place for it; nothing was written.
+        ValueError: *found* is not the whole, or *page* has no place for it; nothing was written.
     """
     if why_not := _unfit(found):
         raise ValueError(why_not)
-    told = placed(readme.read_text(encoding="utf-8"), rendered(found), command=COMMAND)
+    told = placed(page.read_text(encoding="utf-8"), rendered(found), command=COMMAND)
     to.mkdir(exist_ok=True)
     (to / FOUND).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    plots.draw(found, to)
-    readme.write_text(told, encoding="utf-8")
+    plots.draw(found, page.parent)
+    page.write_text(told, encoding="utf-8")
 
 
 def rendered(found: Mapping[str, Any]) -> str:
-    """Return the section of the README."""
-    folder = PUBLISHED.relative_to(ROOT).as_posix()
-    images = [f"![{plot.title}]({folder}/{name}.svg)" for name, plot in plots.PLOTS.items()]
+    """Return the part of the page that the command writes."""
+    images = [f"![{plot.title}]({name}.svg)" for name, plot in plots.PLOTS.items()]
     return "\n\n".join([table.markdown(found), *images])
 
 
 def _unfit(found: Mapping[str, Any]) -> str | None:
     measured = [section["name"] for section in found["sections"] if "failed" not in section]
     if found["scale"] != "full" or measured != list(SECTIONS):
-        return "the README tells of all sections at full scale: run `make bench` without ARGS, and all of it must work"
+        return "the page has all sections at full scale: run `make bench` without ARGS, and all of it must work"
     return None
 
 

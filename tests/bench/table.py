@@ -1,4 +1,4 @@
-"""The table of a bench, from its JSON alone: for a terminal, and for the README."""
+"""The table of a bench, from its JSON alone: for a terminal, and for the documentation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _lines(row: Row) -> RenderableType:
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """Return the table for the README; what missed its target is bold."""
+    """Return the table for the documentation; what missed its target is bold."""
     lines = [run_on(found), "", f"| {' | '.join(HEAD)} |", "| --- | ---: | ---: | ---: | --- | --- |"]
     for section in found["sections"]:
         lines.append(f"| **{title(section)}** |" + " |" * (len(HEAD) - 1))

@@ -1,4 +1,4 @@
-"""``make survival``: what the last whole ``make chaos`` survived, kept beside this module and told in the README."""
+"""``make survival``: the result of the last whole ``make chaos``, kept here, and its summary in the docs."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any, Final
 
 from tests.chaos import summary
 from tests.chaos.__main__ import BUILD, FOUND, SECTIONS
-from tests.readme import README, placed
+from tests.documentation import CHAOS, placed
 
 PUBLISHED: Final = Path(__file__).parent / "published"
 COMMAND: Final = "make survival"
 
 
-def publish(found: Mapping[str, Any], *, to: Path = PUBLISHED, readme: Path = README) -> None:
-    """Write *found* to the folder *to*, and the summary into *readme*.
+def publish(found: Mapping[str, Any], *, to: Path = PUBLISHED, page: Path = CHAOS) -> None:
+    """Write *found* to the folder *to*, and the summary into *page*.
 
     Raises:
-        ValueError: It is not the whole, it was not survived, or *readme* has no place for it; nothing was written.
+        ValueError: *found* is not the whole, was not survived, or *page* has no place for it; nothing was written.
     """
     if found["scale"] != "full" or [one["name"] for one in found["sections"]] != list(SECTIONS):
-        raise ValueError("the README tells of all sections at full length: run `make chaos` without ARGS")
+        raise ValueError("the page has all sections at full length: run `make chaos` without ARGS")
     if not summary.survived(found):
         raise ValueError("it was not survived: mend it first")
-    told = placed(readme.read_text(encoding="utf-8"), summary.markdown(found), command=COMMAND)
+    told = placed(page.read_text(encoding="utf-8"), summary.markdown(found), command=COMMAND)
     to.mkdir(exist_ok=True)
     (to / FOUND).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    readme.write_text(told, encoding="utf-8")
+    page.write_text(told, encoding="utf-8")
 
 
 def published() -> str:
-    """Return what the README has to tell."""
+    """Return the summary that the page must have."""
     return summary.markdown(json.loads((PUBLISHED / FOUND).read_text(encoding="utf-8")))
 
 

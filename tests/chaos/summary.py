@@ -1,4 +1,4 @@
-"""The summary of a chaos, from its JSON alone: for a terminal, and for the README."""
+"""The summary of a chaos, from its JSON alone: for a terminal, and for the documentation."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ Row: TypeAlias = tuple[str, ...]
 HEAD: Final[Row] = (
     "section", "seconds", "faults", "accepted", "done", "cancelled", "dead", "alive", "lost", "ran again", "broken",
 )  # fmt: skip
+COUNTERS: Final = ("rules: ", "really done: ", "cut short: ")
+"""Beginnings of the notes that count each rule of the model: for a terminal only."""
 COUNTS: Final = ("accepted", "done", "cancelled", "dead", "alive", "lost")
 
 
@@ -34,10 +36,10 @@ def on_screen(found: Mapping[str, Any]) -> RenderableType:
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """Return the summary for the README."""
+    """Return the summary for the documentation."""
     lines = [run_on(found), "", _line(HEAD), _line(["---", *["---:"] * (len(HEAD) - 1)])]
     lines += [_line(row) for row in _rows(found)]
-    lines += ["", *[f"- {line}" for line in _details(found)], "", verdict(found)]
+    lines += ["", *[f"- {line}" for line in _details(found, without=COUNTERS)], "", verdict(found)]
     return "\n".join(lines)
 
 
@@ -74,7 +76,7 @@ def _rows(found: Mapping[str, Any]) -> Iterator[Row]:
         yield (name, seconds, *counts, f"{sum(one['repeated'].values()):,}", str(len(one["broken"])))
 
 
-def _details(found: Mapping[str, Any]) -> Iterator[str]:
+def _details(found: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> Iterator[str]:
     for one in found["sections"]:
         name = one["name"].replace("_", " ")
         if "failed" in one:
@@ -84,7 +86,7 @@ def _details(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}: {_counted(one['faults'])}"
         if any(one["repeated"].values()):
             yield f"{name}: ran again: {_counted(one['repeated'])}"
-        yield from (f"{name}: {note}" for note in one["notes"])
+        yield from (f"{name}: {note}" for note in one["notes"] if not note.startswith(without))
 
 
 def _broken(found: Mapping[str, Any]) -> Iterator[Text]:

@@ -12,7 +12,7 @@ from tests.alone import found_alone
 from tests.chaos import bent, publishing, summary
 from tests.chaos.__main__ import SECTIONS, chaos, main
 from tests.chaos.found import Found, total
-from tests.readme import README, marks, standing
+from tests.documentation import CHAOS, marks, standing
 from tidemill.testing import Mongod
 from tidemill.testing.mongod import TEST_URI
 
@@ -90,19 +90,19 @@ def test_every_section_there_is_belongs_to_the_chaos() -> None:
     assert {one for one, module in modules.items() if hasattr(module, "survive")} - {"bent"} == set(SECTIONS)
 
 
-def test_the_readme_tells_what_was_published() -> None:
-    told = standing(README.read_text(encoding="utf-8"), command=publishing.COMMAND)
+def test_the_page_has_what_was_published() -> None:
+    told = standing(CHAOS.read_text(encoding="utf-8"), command=publishing.COMMAND)
 
     assert told == publishing.published(), "run: make survival"
 
 
-def test_publishing_keeps_what_was_found_and_the_rest_of_the_readme(tmp_path: Path) -> None:
-    readme, folder = tmp_path / "README.md", tmp_path / "published"
-    readme.write_text(MARKED, encoding="utf-8")
+def test_publishing_keeps_what_was_found_and_the_rest_of_the_page(tmp_path: Path) -> None:
+    page, folder = tmp_path / "chaos.md", tmp_path / "published"
+    page.write_text(MARKED, encoding="utf-8")
 
-    publishing.publish(survived(), to=folder, readme=readme)
+    publishing.publish(survived(), to=folder, page=page)
 
-    assert readme.read_text(encoding="utf-8") == MARKED.replace("old", summary.markdown(survived()))
+    assert page.read_text(encoding="utf-8") == MARKED.replace("old", summary.markdown(survived()))
     assert json.loads((folder / "chaos.json").read_text(encoding="utf-8")) == survived()
 
 
@@ -115,10 +115,18 @@ def test_publishing_keeps_what_was_found_and_the_rest_of_the_readme(tmp_path: Pa
     ],
 )
 def test_what_is_not_the_whole_or_was_not_survived_is_not_published(tmp_path: Path, change: dict[str, Any]) -> None:
-    readme, folder = tmp_path / "README.md", tmp_path / "published"
-    readme.write_text(MARKED, encoding="utf-8")
+    page, folder = tmp_path / "chaos.md", tmp_path / "published"
+    page.write_text(MARKED, encoding="utf-8")
 
     with pytest.raises(ValueError, match=r"run `make chaos` without ARGS|mend it first"):
-        publishing.publish(survived(**change), to=folder, readme=readme)
+        publishing.publish(survived(**change), to=folder, page=page)
 
-    assert (readme.read_text(encoding="utf-8"), folder.exists()) == (MARKED, False)
+    assert (page.read_text(encoding="utf-8"), folder.exists()) == (MARKED, False)
+
+
+def test_the_counts_of_the_rules_are_for_a_terminal_only() -> None:
+    sections = survived()["sections"]
+    notes = ["rules: claim 316", "really done: claimed 5171", "cut short: claim 37", "184 examples"]
+    found = survived(sections=[sections[0] | {"notes": notes}, *sections[1:]])
+
+    assert [line for line in summary.markdown(found).splitlines() if line.startswith("- ")] == ["- model: 184 examples"]
