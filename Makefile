@@ -57,10 +57,10 @@ openapi: $(READY) ## write the OpenAPI document of the HTTP API to build/openapi
 schemas: $(READY) ## write the JSON Schemas of all events to events/schemas
 	@$(PYTHON) -m tools.schemas
 
-graph: $(READY) ## draw what the template deploys into the README
+graph: $(READY) ## draw what the template deploys, into docs/operate/resources.md
 	@$(PYTHON) -m tools.graph --write
 
-cost: $(READY) ## write what a deployment costs into README.md, by tools/cost.py
+cost: $(READY) ## write what a deployment costs into docs/operate/capacity.md, by tools/cost.py
 	@$(PYTHON) -m tools.cost
 
 test: $(READY) ## run the tests but those from end to end (ARGS="-k claim", TEST_PROCESSES=0 for one after the other)

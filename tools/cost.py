@@ -1,18 +1,16 @@
-"""Cost of a deployment in AWS: list prices, measured times, and the formula; `make cost` writes the README's tables.
+"""Cost of a deployment in AWS: list prices, measured times, and the formula; `make cost` writes the tables.
 
 MongoDB is not included, nor are free tiers and discounts.
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-README: Final = Path(__file__).parents[1] / "README.md"
-BEGIN: Final = "<!-- begin: make cost -->"
-END: Final = "<!-- end: make cost -->"
+from tools.pages import CAPACITY, replace_section
+
+COMMAND: Final = "make cost"
 
 MILLION: Final = 1_000_000
 MINUTES: Final = 30 * 24 * 60
@@ -147,7 +145,7 @@ def busy_sec(measured: Measured, *, task_sec: float, concurrency: int) -> float:
 
 
 def render(measured: Measured) -> str:
-    """Return the section of the README."""
+    """Return the section of the page."""
     lines = ["| price | us-east-1 |", "| --- | --- |", *(f"| {what} | {price} |" for what, price in PRICES), ""]
     month = idle(measured)
     lines += ["| a month of nothing to do | $ |", "| --- | ---: |"]
@@ -170,12 +168,9 @@ def _total(items: list[tuple[str, float]]) -> float:
 
 
 def main() -> None:
-    """Write the section into the README."""
-    before, begin, rest = README.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        sys.exit(f"tidemill: the README has no place for it, between {BEGIN} and {END}")
-    README.write_text(f"{before}{BEGIN}\n{render(MEASURED)}\n{END}{after}", encoding="utf-8")
+    """Write the section into its page."""
+    page = replace_section(CAPACITY.read_text(encoding="utf-8"), render(MEASURED), command=COMMAND)
+    CAPACITY.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

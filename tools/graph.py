@@ -1,6 +1,6 @@
-"""Drawing of the functions, their triggers and their permissions, from the translated template: for the README.
+"""Drawing of the functions, their triggers and their permissions, from the translated template.
 
-``python -m tools.graph`` prints it, `make graph` writes it into the README between its two marks.
+``python -m tools.graph`` prints it, `make graph` writes it into ``docs/operate/resources.md``.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tests.template.translating import ROOT, deployed, written
+from tests.template.translating import deployed, written
 from tests.template.wiring import FUNCTIONS, HAND, HTTP, Edge, Template, edges, functions, named
+from tools.pages import RESOURCES, replace_section
 
-BEGIN: Final = "<!-- what `make graph` writes begins -->"
-END: Final = "<!-- and ends -->"
-README: Final = ROOT / "README.md"
+COMMAND: Final = "make graph"
 _PEOPLE: Final = {HTTP: "HTTP, with an API key", HAND: "by hand"}
 _SHAPES: Final = {"AWS::S3::Bucket": '[("{}")]', "AWS::SQS::Queue": '[["{}"]]'}
 
@@ -33,19 +32,6 @@ def graph(template: Template) -> str:
         *(f"    {_arrow(edge)}" for edge in drawn),
     ]
     return "\n".join(["```mermaid", *lines, "```"])
-
-
-def insert_drawing(readme: str, drawing: str) -> str:
-    """Return *readme* with *drawing* between the two marks.
-
-    Raises:
-        ValueError: A mark is not there, or is there twice.
-    """
-    if readme.count(BEGIN) != 1 or readme.count(END) != 1:
-        raise ValueError(f"the README must have one {BEGIN} and one {END}")
-    before, _, following = readme.partition(BEGIN)
-    _, _, after = following.partition(END)
-    return f"{before}{BEGIN}\n{drawing}\n{END}{after}"
 
 
 def _starts(template: Template, drawn: Sequence[Edge]) -> Iterator[str]:
@@ -81,11 +67,12 @@ def _value(template: Template, value: object) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the drawing, or with ``--write`` write it into the README."""
+    """Print the drawing, or with ``--write`` write it into its page."""
     logging.getLogger("samtranslator").addHandler(logging.NullHandler())  # it tells of features of its own
     drawing = graph(deployed(written()))
     if "--write" in arguments:
-        README.write_text(insert_drawing(README.read_text(encoding="utf-8"), drawing), encoding="utf-8")
+        page = replace_section(RESOURCES.read_text(encoding="utf-8"), drawing, command=COMMAND)
+        RESOURCES.write_text(page, encoding="utf-8")
     else:
         print(drawing)
     return 0

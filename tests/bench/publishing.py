@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.bench import plots, table
 from tests.bench.__main__ import BUILD, SECTIONS
-from tests.documentation import BENCHMARKS, placed
+from tools.pages import BENCHMARKS, replace_section
 
 PUBLISHED: Final = Path(__file__).parent / "published"
 FOUND: Final = "bench.json"
@@ -25,7 +25,7 @@ def publish(found: Mapping[str, Any], *, to: Path = PUBLISHED, page: Path = BENC
     """
     if why_not := _unfit(found):
         raise ValueError(why_not)
-    told = placed(page.read_text(encoding="utf-8"), rendered(found), command=COMMAND)
+    told = replace_section(page.read_text(encoding="utf-8"), rendered(found), command=COMMAND)
     to.mkdir(exist_ok=True)
     (to / FOUND).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     plots.draw(found, page.parent)

@@ -8,9 +8,9 @@ import pytest
 
 from tests.bench import plots, publishing
 from tests.bench.found import whole
-from tests.documentation import BENCHMARKS, marks, standing
+from tools.pages import BENCHMARKS, make_marks, read_section
 
-BEGIN, END = marks(publishing.COMMAND)
+BEGIN, END = make_marks(publishing.COMMAND)
 MARKED = f"before\n{BEGIN}\nold\n{END}\nafter\n"
 
 
@@ -18,7 +18,7 @@ def test_the_page_has_what_was_published() -> None:
     page = BENCHMARKS.read_text(encoding="utf-8")
     found = json.loads((publishing.PUBLISHED / publishing.FOUND).read_text(encoding="utf-8"))
 
-    assert standing(page, command=publishing.COMMAND) == publishing.rendered(found), "run: make figures"
+    assert read_section(page, command=publishing.COMMAND) == publishing.rendered(found), "run: make figures"
 
 
 @pytest.mark.parametrize("name", plots.PLOTS)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.chaos import summary
 from tests.chaos.__main__ import BUILD, FOUND, SECTIONS
-from tests.documentation import CHAOS, placed
+from tools.pages import CHAOS, replace_section
 
 PUBLISHED: Final = Path(__file__).parent / "published"
 COMMAND: Final = "make survival"
@@ -26,7 +26,7 @@ def publish(found: Mapping[str, Any], *, to: Path = PUBLISHED, page: Path = CHAO
         raise ValueError("the page has all sections at full length: run `make chaos` without ARGS")
     if not summary.survived(found):
         raise ValueError("it was not survived: mend it first")
-    told = placed(page.read_text(encoding="utf-8"), summary.markdown(found), command=COMMAND)
+    told = replace_section(page.read_text(encoding="utf-8"), summary.markdown(found), command=COMMAND)
     to.mkdir(exist_ok=True)
     (to / FOUND).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     page.write_text(told, encoding="utf-8")

@@ -12,11 +12,11 @@ from tests.alone import found_alone
 from tests.chaos import bent, publishing, summary
 from tests.chaos.__main__ import SECTIONS, chaos, main
 from tests.chaos.found import Found, total
-from tests.documentation import CHAOS, marks, standing
 from tidemill.testing import Mongod
 from tidemill.testing.mongod import TEST_URI
+from tools.pages import CHAOS, make_marks, read_section
 
-BEGIN, END = marks(publishing.COMMAND)
+BEGIN, END = make_marks(publishing.COMMAND)
 MARKED = f"before\n{BEGIN}\nold\n{END}\nafter\n"
 
 
@@ -91,7 +91,7 @@ def test_every_section_there_is_belongs_to_the_chaos() -> None:
 
 
 def test_the_page_has_what_was_published() -> None:
-    told = standing(CHAOS.read_text(encoding="utf-8"), command=publishing.COMMAND)
+    told = read_section(CHAOS.read_text(encoding="utf-8"), command=publishing.COMMAND)
 
     assert told == publishing.published(), "run: make survival"
 

@@ -21,6 +21,7 @@ from tests.template.wiring import edges, functions, named
 from tidemill import Queue
 from tidemill.clock import truncate_to_ms
 from tidemill.requests.payloads import MAX_PAYLOAD_BYTES, find_storage_problem
+from tools.pages import list_pages
 
 EXPRESSION = re.compile(r"\b(?:rate\(\d|cron\()[^()]*\)")
 AWARE = CodecOptions[dict[str, Any]](tz_aware=True)
@@ -74,7 +75,7 @@ def test_every_expression_deployed_or_shown_is_one_that_eventbridge_takes(  # F9
     template: dict[str, Any],
 ) -> None:
     pattern = template["Parameters"]["ExecuteSchedule"]["AllowedPattern"]
-    texts = [ROOT / "template.yaml", ROOT / "README.md", *(ROOT / "events").glob("*.md")]
+    texts = [ROOT / "template.yaml", *list_pages()]
     shown = {one for path in texts for one in EXPRESSION.findall(path.read_text(encoding="utf-8"))}
     deployed = {str(one["ScheduleExpression"]) for one in named(template, "AWS::Scheduler::Schedule").values()}
 

@@ -1,4 +1,4 @@
-"""The graph in the README: whole, readable, and of this template."""
+"""The graph in the documentation: whole, readable, and of this template."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from tests.template.wiring import FAILURE, FUNCTIONS, HAND, HTTP, LOGS, OFF, edges, functions, named
-from tools.graph import BEGIN, END, README, graph, insert_drawing
+from tools.graph import COMMAND, graph
+from tools.pages import RESOURCES, read_section
 
 NODE = re.compile(r'^ +(\w+)(?:\["|\(\["|\[\("|\[\[")([^"]+)"')
 ARROW = re.compile(r'^ +(\w+) (?:-->|-\.->)(?:\|"[^"|]+"\|)? (\w+)$')
 
 
-def test_the_readme_has_it_as_the_template_is(template: dict[str, Any]) -> None:
-    readme = README.read_text(encoding="utf-8")
+def test_the_page_has_it_as_the_template_is(template: dict[str, Any]) -> None:
+    drawn = read_section(RESOURCES.read_text(encoding="utf-8"), command=COMMAND)
 
-    assert insert_drawing(readme, graph(template)) == readme, "make graph"
+    assert drawn == graph(template), "run: make graph"
 
 
 def test_every_arrow_leads_from_a_node_to_a_node(template: dict[str, Any]) -> None:
@@ -132,13 +133,3 @@ def test_what_some_functions_may_is_not_drawn_as_if_all_did(template: dict[str, 
 
     assert secret == [FUNCTIONS]
     assert without == ["ArchiveFunction", "EnqueueFunction", "ExecuteFunction", "ReclaimFunction"]
-
-
-def test_it_goes_between_the_two_marks() -> None:
-    assert insert_drawing(f"a\n{BEGIN}\nold\n{END}\nb", "new") == f"a\n{BEGIN}\nnew\n{END}\nb"
-
-
-@pytest.mark.parametrize("readme", ["", BEGIN, END, f"{BEGIN}{BEGIN}{END}"])
-def test_a_mark_that_is_missing_or_there_twice_is_told(readme: str) -> None:
-    with pytest.raises(ValueError, match="must have one"):
-        insert_drawing(readme, "new")

@@ -15,7 +15,7 @@ NOT_OURS = {
     "RoleArn",
     "Version",
     "AsyncEventsDropped", "DestinationDeliveryFailures", "RecursiveInvocationsDropped", "Errors", "Invocations",
-    "Throttles", "Allow", "RecursiveLoop", "Globals", "MethodSettings", "CfnInclude",
+    "Throttles", "Allow", "RecursiveLoop", "Globals", "MethodSettings", "CfnInclude", "Queue", "Tidemill",
 }  # fmt: skip
 """What stands in a template or in CloudWatch, or is of another tool."""
 

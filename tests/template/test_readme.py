@@ -1,9 +1,8 @@
-"""What the README says of a deployment is what the template makes."""
+"""The pages about a deployment say what the template makes."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from tests.template.deployment import Deploy
 from tidemill.aws import metrics
 from tools import cost
+from tools.pages import CAPACITY, read_page, read_section
 
 CALLS = {
     "EnqueueFunction": cost.MEASURED.enqueue,
@@ -20,39 +20,48 @@ CALLS = {
 }
 
 
-@pytest.fixture(scope="module")
-def readme(root: Path) -> str:
-    return (root / "README.md").read_text(encoding="utf-8")
+SETTINGS = "docs/reference/settings.md"
+ALARMS = "docs/operate/alarms.md"
+OF_POWERTOOLS = {"POWERTOOLS_SERVICE_NAME", "POWERTOOLS_METRICS_NAMESPACE"}
 
 
-def rows(readme: str, head: str) -> list[tuple[list[str], str]]:
-    """The rows of the table whose first column is called *head*: its names, and what the next column says."""
-    _, _, table = readme.partition(f"\n| {head} | ")
+def read_rows(page: str, head: str) -> list[tuple[list[str], str]]:
+    """Return the rows of the table whose first column is called *head*: its names, and the cell after them."""
+    _, _, table = read_page(page).partition(f"\n| {head} | ")
     lines = table.partition("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    return [(re.findall(r"`(.+?)`", one[0]), one[1].strip("`")) for one in cells]
+    return [(re.findall(r"`(.+?)`", row[0]), row[1].strip("`")) for row in cells]
 
 
-def test_every_parameter_is_told_with_its_default(readme: str, parameters: dict[str, Any]) -> None:
-    told = {name: default for names, default in rows(readme, "parameter") for name in names}
-
-    assert told == {name: str(parameter.get("Default", "")) for name, parameter in parameters.items()}
+def read_names(page: str, head: str) -> set[str]:
+    return {name for names, _ in read_rows(page, head) for name in names}
 
 
-def test_every_alarm_is_told(readme: str, deploy: Deploy) -> None:
-    told = {name for names, _ in rows(readme, "alarm") for name in names}
+def test_the_page_has_every_parameter_and_its_default(parameters: dict[str, Any]) -> None:
+    shown = {name: default for names, default in read_rows(SETTINGS, "parameter") for name in names}
 
-    assert told == deploy().of_type("AWS::CloudWatch::Alarm").keys()
-
-
-def test_every_metric_is_told(readme: str) -> None:
-    assert {name for names, _ in rows(readme, "metric") for name in names} == set(metrics.NAMES)
+    assert shown == {name: str(parameter.get("Default", "")) for name, parameter in parameters.items()}
 
 
-def test_the_cost_is_what_the_formula_says(readme: str) -> None:
-    section = readme.partition(cost.BEGIN)[2].partition(cost.END)[0]
+def test_the_page_has_every_variable_of_the_template(deploy: Deploy) -> None:
+    functions = deploy().of_type("AWS::Lambda::Function").values()
+    variables = {name for function in functions for name in function["Environment"]["Variables"]}
 
-    assert section == f"\n{cost.render(cost.MEASURED)}\n", "run: make cost"
+    assert variables - read_names(SETTINGS, "variable") == OF_POWERTOOLS
+
+
+def test_the_page_has_every_alarm(deploy: Deploy) -> None:
+    assert read_names(ALARMS, "alarm") == deploy().of_type("AWS::CloudWatch::Alarm").keys()
+
+
+def test_the_page_has_every_metric() -> None:
+    assert read_names(ALARMS, "metric") == set(metrics.NAMES)
+
+
+def test_the_cost_is_what_the_formula_says() -> None:
+    section = read_section(CAPACITY.read_text(encoding="utf-8"), command=cost.COMMAND)
+
+    assert section == cost.render(cost.MEASURED), "run: make cost"
 
 
 def test_the_formula_counts_what_is_deployed(deploy: Deploy) -> None:

@@ -16,7 +16,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 import tidemill
-from tidemill import PRESETS, Queue, Task, indexes
+from tidemill import PRESETS, Queue, SettingsError, Task, indexes
 from tidemill.admin.api import OPERATION_ADAPTER, OPERATIONS
 from tidemill.cli import main
 from tidemill.clock import ServerClock
@@ -28,8 +28,17 @@ from tidemill.requests.tasks import new_task
 from tidemill.settings import Settings, from_environment
 from tidemill.store.connection import open_tasks
 from tidemill.testing import Mongod
+from tools.pages import read_page
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+README = read_page("README.md")
+
+
+def read_table(page: str, head: str) -> list[list[str]]:
+    """Return the cells of the table whose first column is called *head*, without blanks and backticks."""
+    _, _, table = read_page(page).partition(f"\n| {head} | ")
+    return [
+        [cell.strip(" `") for cell in line.split("|")[1:-1]] for line in table.partition("\n\n")[0].splitlines()[2:]
+    ]
 
 
 def section(title: str) -> str:
@@ -84,9 +93,27 @@ def test_the_tests_shown_pass_in_a_project_of_their_own(tmp_path: Path, mongod: 
     assert f"{tests.count('def test_')} passed" in run.stdout
 
 
-def test_the_table_of_variables_has_the_defaults_that_hold() -> None:
-    rows = dict(re.findall(r"^\| `([A-Z_]+)` \| ?`?([^|`]*?)`? ?\|", README, re.MULTILINE))
-    settings = from_environment({})
+class _Recorded(dict[str, str]):
+    """An empty environment that records the names it is asked for."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return default
+
+
+def test_the_table_of_variables_has_the_names_and_defaults_that_hold() -> None:
+    rows = {row[0]: row[1] for row in read_table("docs/reference/settings.md", "variable")}
+    env = _Recorded()
+    settings = from_environment(env)
+
+    assert env.names - rows.keys() == {"AWS_LAMBDA_FUNCTION_VERSION"}
+    assert {name for name in rows.keys() - env.names if name[:8] != "WEBHOOK_"} == {"POWERTOOLS_LOG_LEVEL"}
+    assert rows["TASK_PACKAGE"] == settings.task_package
+    assert float(rows["LINGER_SEC"]) == settings.linger.total_seconds()
+    assert int(rows["MAX_EXECUTORS"]) == settings.max_executors
 
     assert rows["MONGODB_DATABASE"] == settings.database
     assert float(rows["TASK_TIMEOUT_SEC"]) == settings.task_timeout.total_seconds()
@@ -99,7 +126,25 @@ def test_the_table_of_variables_has_the_defaults_that_hold() -> None:
     assert timedelta(days=float(rows["RETENTION_DAYS"])) == settings.retention.tasks
     assert timedelta(days=float(rows["DEAD_LETTER_RETENTION_DAYS"])) == settings.retention.dead_letters
     assert rows["EXPIRE_UNEXPORTED"] == str(settings.expire_unexported).lower()
-    assert f"{indexes.MAX_DOCUMENTS_MADE_AT_START:,}" in README
+    assert f"{indexes.MAX_DOCUMENTS_MADE_AT_START:,}" in read_page("docs/reference/settings.md")
+
+
+RANGES = [
+    (row[0], *found.groups())
+    for row in read_table("docs/reference/settings.md", "variable")
+    if (found := re.fullmatch(r"([\d.]+) to (\d+)", row[2]))
+]
+
+
+@pytest.mark.parametrize(("name", "least", "most"), RANGES)
+def test_a_variable_takes_its_range_and_no_more(name: str, least: str, most: str) -> None:
+    widest = {"MAX_TASK_TIMEOUT_SEC": "890"} if name == "TASK_TIMEOUT_SEC" else {"TASK_TIMEOUT_SEC": "1"}
+
+    for value in (least, most):
+        from_environment(widest | {name: value})
+    for value in (f"{float(least) - 0.001:g}", str(int(most) + 1)):
+        with pytest.raises(SettingsError, match=name):
+            from_environment(widest | {name: value})
 
 
 @pytest.mark.parametrize("name", ["retry-priority", "starvation"])
