@@ -1,4 +1,4 @@
-"""`make serve` as a newcomer runs it: the README's requests work, tasks run, and nothing is left behind."""
+"""`make serve` as a newcomer runs it: the requests of the pages work, tasks run, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from urllib.parse import urlsplit
 import pytest
 from pymongo import MongoClient
 
+from tools.pages import find_blocks, read_page
+
 ROOT = Path(__file__).parents[2]
 PROC = Path("/proc")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+FIRST_TASK = "docs/start/first-task.md"
 READY_WITHIN_SEC = 60
 GONE_WITHIN_SEC = 15
 MARK = "TIDEMILL_SERVE_OF_THIS_TEST"
@@ -110,14 +113,20 @@ class Serve:
         return found[1]
 
 
+def serve(temp: Path, *arguments: str, **environment: str) -> AbstractContextManager[Serve]:
+    return serve_checkout(ROOT, temp, arguments, environment)
+
+
 @contextmanager
-def serve(temp: Path, *arguments: str, **environment: str) -> Iterator[Serve]:
+def serve_checkout(
+    checkout: Path, temp: Path, arguments: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[Serve]:
     mark = uuid.uuid4().hex
     own = {MARK: mark, "TMPDIR": str(temp), "MONGODB_URI": "mongodb://not.to.be.read.invalid/", "PORT": "0"}
     process = subprocess.Popen(
         [sys.executable, "-m", "localapi", *arguments],
-        cwd=ROOT,
-        env=os.environ | own | environment,
+        cwd=checkout,
+        env=os.environ | own | dict(environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -132,9 +141,22 @@ def serve(temp: Path, *arguments: str, **environment: str) -> Iterator[Serve]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    with serve(tmp_path_factory.mktemp("serve"), "--tick", "1") as running:
+    folder = tmp_path_factory.mktemp("serve")
+    with serve_checkout(_make_checkout(folder / "checkout"), folder, ["--tick", "1"], {}) as running:
         running.wait_until_ready()
         yield running
+
+
+def _make_checkout(folder: Path) -> Path:
+    """Make a checkout to which a reader has added the task functions of the pages."""
+    (folder / "layers/tasks").mkdir(parents=True)
+    for name in ("demo", "localapi", "tools", "functions", "events", "tests", "layers/core"):
+        (folder / name).symlink_to(ROOT / name)
+    tasks = shutil.copytree(ROOT / "layers/tasks/tasks", folder / "layers/tasks/tasks")
+    for name, page in (("greet", FIRST_TASK), ("invoices", "README.md")):
+        module = find_blocks(read_page(page), "python")[0]
+        (tasks / f"{name}.py").write_text(module, encoding="utf-8")
+    return folder
 
 
 def eventually(condition: Callable[[], bool], *, within_sec: float = 30) -> bool:
@@ -155,7 +177,7 @@ def _bytes(path: Path) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Curl:
-    """A line of the README, taken apart."""
+    """A command of a page, taken apart."""
 
     method: str
     path: str
@@ -206,13 +228,24 @@ def _curl(line: str, known: Mapping[str, str]) -> Curl:
     )
 
 
-def test_every_curl_line_of_the_readme_works(served: Serve) -> None:
-    shown = curls(README, API_URL=f"{served.url}/v1", API_KEY="reader", ID=_kept(served), TASK_ID=_kept(served))
+@pytest.mark.parametrize("page", [FIRST_TASK, "README.md", "docs/guides/enqueue.md", "docs/guides/webhooks.md"])
+def test_every_curl_line_of_a_page_works(served: Serve, page: str) -> None:
+    shown = curls(
+        read_page(page), API_URL=f"{served.url}/v1", API_KEY="reader", ID=_kept(served), TASK_ID=_kept(served)
+    )
 
-    assert {one.method for one in shown} >= {"POST"}
-    for one in shown:
-        answer = served.send(one.method, one.path, one.body, headers=one.headers)
-        assert answer.status in {200, 202}, (one, answer.text)
+    assert {curl.method for curl in shown} >= {"POST"}
+    for curl in shown:
+        answer = served.send(curl.method, curl.path, curl.body, headers=curl.headers)
+        assert answer.status in {200, 202}, (curl, answer.text)
+
+
+def test_the_first_task_fails_once_and_succeeds(served: Serve) -> None:
+    task_id = served.enqueue(name="greet", payload={"name": "Ada"})
+
+    assert eventually(lambda: served.task(task_id)["status"] == "done")
+    assert served.task(task_id)["attempts"] == 2
+    assert served.task(task_id)["result"] == {"greeting": "Hello Ada"}
 
 
 def _kept(served: Serve) -> str:

@@ -1,4 +1,4 @@
-"""What the README shows runs as it stands."""
+"""The examples of README and docs run as they stand, and the tables have the values of the code."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel
 from pymongo import MongoClient
 from pymongo.database import Database
 
 import tidemill
 from tidemill import PRESETS, Queue, SettingsError, Task, indexes
 from tidemill.admin.api import OPERATION_ADAPTER, OPERATIONS
-from tidemill.cli import main
 from tidemill.clock import ServerClock
 from tidemill.control.queues import OptionsReader
 from tidemill.executor.execution import execute
 from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.registry import Registry
+from tidemill.requests.events import DirectRequest, ExecuteRequest
 from tidemill.requests.tasks import new_task
 from tidemill.settings import Settings, from_environment
 from tidemill.store.connection import open_tasks
 from tidemill.testing import Mongod
-from tools.pages import read_page
-
-README = read_page("README.md")
+from tools.pages import find_blocks, read_page
 
 
 def read_table(page: str, head: str) -> list[list[str]]:
@@ -41,24 +40,21 @@ def read_table(page: str, head: str) -> list[list[str]]:
     ]
 
 
-def section(title: str) -> str:
-    _, _, following = README.partition(f"\n## {title}\n")
-    return following.partition("\n## ")[0]
-
-
-def snippets(text: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-
-
+@pytest.mark.parametrize(
+    "pages",
+    [("README.md",), ("docs/guides/tasks.md", "docs/guides/enqueue.md", "docs/guides/retries.md")],
+    ids=lambda pages: pages[0],
+)
 def test_the_snippets_define_enqueue_and_run_a_task(
-    client: MongoClient[dict[str, Any]], db: Database[Any], monkeypatch: pytest.MonkeyPatch
+    pages: tuple[str, ...], client: MongoClient[dict[str, Any]], db: Database[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = Registry()
     monkeypatch.setattr(tidemill, "task", registry.task)
     names: dict[str, Any] = {"client": _Client(client, db), "__name__": "readme"}
 
-    for snippet in snippets(README.replace(section("Test your tasks"), "")):
-        exec(compile(snippet, "README.md", "exec", dont_inherit=True), names)
+    for page in pages:
+        for snippet in find_blocks(read_page(page), "python"):
+            exec(compile(snippet, page, "exec", dont_inherit=True), names)
     runtime = Runtime(
         tasks=open_tasks(db),
         registry=registry,
@@ -73,11 +69,17 @@ def test_the_snippets_define_enqueue_and_run_a_task(
     assert (task.status, task.result) == ("done", {"sent": "order-7"})
 
 
-def test_the_tests_shown_pass_in_a_project_of_their_own(tmp_path: Path, mongod: Mongod) -> None:
-    [module], [tests] = snippets(section("Write a task")), snippets(section("Test your tasks"))
+@pytest.mark.parametrize(
+    ("name", "pages"),
+    [("greet", ["docs/start/first-task.md"]), ("invoices", ["docs/guides/tasks.md", "docs/guides/testing.md"])],
+)
+def test_the_tests_shown_pass_in_a_project_of_their_own(
+    name: str, pages: list[str], tmp_path: Path, mongod: Mongod
+) -> None:
+    [module, tests] = [snippet for page in pages for snippet in find_blocks(read_page(page), "python")]
     (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "invoices.py").write_text(module, encoding="utf-8")
-    (tmp_path / "test_invoices.py").write_text(tests, encoding="utf-8")
+    (tmp_path / "tasks" / f"{name}.py").write_text(module, encoding="utf-8")
+    (tmp_path / f"test_{name}.py").write_text(tests, encoding="utf-8")
 
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)],
@@ -147,17 +149,8 @@ def test_a_variable_takes_its_range_and_no_more(name: str, least: str, most: str
             from_environment(widest | {name: value})
 
 
-@pytest.mark.parametrize("name", ["retry-priority", "starvation"])
-def test_the_simulations_print_what_the_readme_shows(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", name]) == 0
-
-    assert f"`tidemill simulate {name}`" in README
-    assert f"```\n{capsys.readouterr().out.rstrip()}\n```" in README
-
-
 def test_the_table_of_presets_has_their_numbers() -> None:
-    lines = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in README.splitlines() if line[:3] == "| `"]
-    rows = [cells for cells in lines if cells[0] in PRESETS]
+    rows = read_table("docs/guides/retries.md", "preset")
     assert [name for name, *_ in rows] == list(PRESETS)
     for name, strategy, base, factor, cap, jitter, max_retries in rows:
         policy = PRESETS[name]
@@ -169,20 +162,25 @@ def test_the_table_of_presets_has_their_numbers() -> None:
 
 
 def test_the_policies_shown_can_be_asked_for() -> None:
-    [by_name, by_numbers] = re.findall(r'^"retry": (.*?)  ', README, re.MULTILINE)
-    [in_environment] = re.findall(r"^RETRY_POLICY='(.*?)'", README, re.MULTILINE)
+    page = read_page("docs/guides/retries.md")
+    [by_name, by_numbers] = [json.loads(block)["retry"] for block in find_blocks(page, "json")]
+    [in_environment] = re.findall(r"^export RETRY_POLICY='(.*?)'", page, re.MULTILINE)
 
     for shown in (by_name, by_numbers):
-        assert new_task(name="noop", payload={}, retry=json.loads(shown)).retry is not None
+        assert new_task(name="noop", payload={}, retry=shown).retry is not None
     assert from_environment({"RETRY_POLICY": in_environment}).retry.backoff.strategy == "fibonacci"
 
 
-def test_every_file_the_readme_names_is_there() -> None:
-    root = Path(__file__).parents[2]
-    named = re.findall(r"`((?:tests|layers|functions|events|demo|localapi|tools)/[\w/.]+)`", README)
+@pytest.mark.parametrize(
+    ("page", "model"), [("docs/guides/queues.md", ExecuteRequest), ("docs/guides/recurring.md", DirectRequest)]
+)
+def test_the_events_shown_are_events_that_are_read(page: str, model: type[BaseModel]) -> None:
+    [event] = find_blocks(read_page(page), "json")
+    schedule = "arn:aws:scheduler:eu-central-1:123456789012:schedule/default/daily"
+    event = event.replace("<aws.scheduler.schedule-arn>", schedule)
+    event = event.replace("<aws.scheduler.scheduled-time>", "2026-07-01T09:00:00Z")
 
-    assert named
-    assert [path for path in named if not (root / path).exists()] == []
+    model.model_validate_json(event)
 
 
 def _seconds(text: str) -> float:
@@ -204,7 +202,8 @@ class _Client:
 
 
 def test_every_operation_is_told_with_its_fields() -> None:
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in README.splitlines() if line.startswith("| `")]
+    page = read_page("docs/operate/commands.md")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")]
     told = {op: row[1] for row in rows for op in re.findall(r"`([\w.]+)`", row[0]) if op in OPERATIONS}
 
     assert told.keys() == set(OPERATIONS)
