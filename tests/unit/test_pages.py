@@ -13,6 +13,7 @@ from tidemill.cli import main
 from tools.pages import DOCS, ROOT, find_blocks, list_pages, read_page
 
 MAX_README_LINES = 200
+MAX_WORDS_OF_A_SENTENCE = 25
 PAGES = [page.relative_to(ROOT).as_posix() for page in list_pages()]
 each_page = pytest.mark.parametrize("page", PAGES)
 
@@ -50,6 +51,14 @@ def list_commands(text: str) -> Iterator[list[str]]:
             yield from (shlex.split(line.removeprefix("$ ")) for line in lines if line.startswith("$ "))
 
 
+def list_sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of paragraphs, list items and cells of tables, without blocks and what commands write."""
+    text = re.sub(r"<!-- begin: .*?<!-- end: .*? -->", "", remove_blocks(text), flags=re.DOTALL)
+    for part in re.split(r"\n\s*\n|\n *(?=[-#|]|\d\. )", re.sub(r"\]\([^)]*\)", "]", text)):
+        for cell in part.split("|"):
+            yield from re.split(r"(?<=[.:;!?])\s+(?=[A-Z`*\[])", " ".join(cell.split()))
+
+
 def test_the_readme_is_short() -> None:
     assert read_page("README.md").count("\n") <= MAX_README_LINES
 
@@ -74,6 +83,13 @@ def test_every_link_and_anchor_leads_somewhere(page: str) -> None:
             broken.append(link)
 
     assert broken == []
+
+
+@each_page
+def test_no_sentence_is_long(page: str) -> None:
+    words = {sentence: len(sentence.split()) for sentence in list_sentences(read_page(page))}
+
+    assert [sentence for sentence, count in words.items() if count > MAX_WORDS_OF_A_SENTENCE] == []
 
 
 @each_page
