@@ -119,6 +119,23 @@ def test_every_block_of_json_can_be_read(page: str) -> None:
 
 
 @each_page
+def test_every_block_of_python_compiles(page: str) -> None:
+    for block in find_blocks(read_page(page), "python"):
+        compile(block, page, "exec", dont_inherit=True)
+
+
+@pytest.mark.parametrize(
+    ("page", "command"), [("docs/operate/commands.md", "queue_status"), ("docs/guides/dead-letters.md", "dlq_ls")]
+)
+def test_the_tables_shown_have_the_columns_of_the_command(page: str, command: str) -> None:
+    before, _, _ = read_page(f"tests/golden/files/command_line/{command}.txt").partition("\n---")
+    columns = " ".join(before.splitlines()[-1].split()).partition(" <span>")[0]
+
+    lines = [" ".join(line.split()) for block in find_blocks(read_page(page), "console") for line in block.splitlines()]
+    assert [line for line in lines if line.startswith(columns)]
+
+
+@each_page
 def test_every_command_is_one_there_is(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     makefile = read_page("Makefile")
     for words in list_commands(read_page(page)):

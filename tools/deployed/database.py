@@ -19,7 +19,7 @@ from tidemill.testing.mongod import TEST_URI, find_mongod
 
 NAME = "tidemill"
 ROLES = ["readWrite", "dbAdmin"]
-"""What the README asks for."""
+"""Roles that docs/start/deploy.md asks for."""
 
 Documents: TypeAlias = Database[dict[str, Any]]
 

@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print in sum what Lambda's REPORT lines would say; the README reckons with these."""
+    """Print in sum what Lambda's REPORT lines would say; tools/cost.py computes with these."""
     for line in config.stash[TABLE].lines():
         terminalreporter.write_line(line)
 

@@ -85,7 +85,7 @@ class StackAtWork:
         self.client("secretsmanager").put_secret_value(SecretId=self.secret, SecretString=value)
 
     def start(self) -> StackAtWork:
-        """Do what the README says after the deployment; from the first tick on, names are known."""
+        """Do what docs/start/deploy.md says after the deployment; from the first tick on, names are known."""
         assert self.invoke("ReclaimFunction")["missing_indexes"] == []
         told = self.cloud.tick("ExecuteFunction").result(60)
         assert told.error is None, told.content
