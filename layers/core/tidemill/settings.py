@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of one deployment; a table in the README explains each.
+    """Settings of one deployment; ``docs/reference/settings.md`` explains each.
 
     The representation leaves out ``mongodb_uri`` and ``secret_arn``.
     """
