@@ -20,7 +20,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 PRODUCT: Final = ("layers/core/tidemill/", "layers/tasks/", "functions/")
-TEXTS: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "template.yaml", "docs/")
+TEXTS: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "events/README.md", "template.yaml", "docs/")
 
 MAX_ROWS: Final = 12
 MAX_LINES: Final = 400
