@@ -35,7 +35,7 @@ BRISK = Settings(linger=timedelta(0))
 
 
 class FixedPrefetch(Prefetch):
-    """Claims so many tasks beyond the free slots, as where tasks are quick."""
+    """Claims so many tasks beyond the free slots, whatever was measured."""
 
     def __init__(self, count: int, timing: Timing) -> None:
         super().__init__(timing)
@@ -43,6 +43,9 @@ class FixedPrefetch(Prefetch):
 
     def size_within_slots(self, *, slots: int, at: float) -> int:  # noqa: ARG002 - the same for any
         return self._count
+
+    def size(self, *, slots: int, most: int, at: float) -> int:  # noqa: ARG002
+        return min(self._count, most)
 
 
 @dataclass(kw_only=True)
