@@ -16,8 +16,10 @@ from pymongo import MongoClient, monitoring
 
 from tests.builders import add, document, stored
 from tests.commands import Commands
-from tests.use_cases.conftest import BRISK, Bench
+from tests.use_cases.conftest import BRISK, Bench, FixedPrefetch
+from tidemill.control.queues import change_queue
 from tidemill.executor.timing import Timing
+from tidemill.model import QueueOptions, Selection
 from tidemill.store import tasks
 from tidemill.store.connection import open_tasks
 from tidemill.testing import Mongod
@@ -122,6 +124,30 @@ def test_a_claim_tops_up_what_waits_and_only_once_little_of_it_is_left(
         assert execution.result()["done"] == 40
 
     assert sizes == [2 * SLOTS, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize(("selection", "most"), [("weighted", SLOTS + 12), ("retries_first", SLOTS + 1)])
+def test_where_retries_go_first_little_is_claimed_ahead_of_them(
+    mongod: Mongod, bench: Bench, monkeypatch: pytest.MonkeyPatch, selection: Selection, most: int
+) -> None:
+    now = bench.clock.now()
+
+    class Quick(FixedPrefetch):
+        def size(self, **_: Any) -> int:
+            return 12
+
+    monkeypatch.setattr(bench, "make_prefetch", lambda timing: Quick(1, timing))
+    stamps = Stamps()
+    change_queue(bench.db, "default", QueueOptions(selection=selection), now=now)
+    add(bench.tasks, [document(now) for _ in range(100)])
+
+    with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[stamps]) as client:
+        report = bench.execute(tasks=open_tasks(client[bench.db.name]), concurrency=SLOTS)
+
+    assert report["done"] == 100
+    first, *others = stamps.sizes  # what comes first is not known before the first claim
+    assert first == SLOTS + 12
+    assert max(others) <= most
 
 
 def test_what_is_held_ahead_has_its_share_of_retries_too(bench: Bench, now: datetime) -> None:
