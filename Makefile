@@ -80,7 +80,7 @@ deployed: $(READY) $(EMULATOR_VENV)/.ready built ## deploy to an emulator of AWS
 golden: $(READY) ## write anew what is seen from outside, in a commit that changes nothing else (ARGS="-k execute")
 	@WRITE_GOLDEN=1 $(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) tests/golden $(ARGS)
 
-guards: $(READY) ## break each guard of the store once, and see a test fail (an hour; ARGS="--only settles")
+guards: $(READY) ## break each guard of the store once, and see a test fail (45 minutes; ARGS="--only settles")
 	@$(PYTHON) -m tools.guards $(ARGS)
 
 # Only one section measures what was built.
