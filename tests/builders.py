@@ -10,11 +10,15 @@ from typing import Any
 
 from bson import ObjectId
 from pymongo.collection import Collection
+from pymongo.database import Database
 
+from tidemill.clock import Clock, ServerClock
+from tidemill.control.task_types import Directory
 from tidemill.documents import decode
+from tidemill.enqueue.enqueue import EnqueueService
 from tidemill.model import Lane, Lease, Malformed, Task
 from tidemill.store import claims
-from tidemill.store.connection import Tasks
+from tidemill.store.connection import Tasks, with_majority
 from tidemill.store.scan import Scan
 
 MINUTE = timedelta(minutes=1)
@@ -48,6 +52,12 @@ def document(now: datetime, **fields: Any) -> dict[str, Any]:
         "result": None,
         "trace": {},
     } | fields
+
+
+def make_service(db: Database[Any], *, clock: Clock | None = None) -> EnqueueService:
+    """The way in of *db*, as the enqueue function has it."""
+    db = with_majority(db)
+    return EnqueueService(db, clock=clock or ServerClock(db), directory=Directory(db))
 
 
 def add(tasks: Tasks, documents: Iterable[Mapping[str, Any]]) -> list[Any]:

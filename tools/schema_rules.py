@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from tidemill.http.models import MIN_HTTP_BASE_SEC
+from tidemill.enqueue.rules import MIN_HTTP_BASE_SEC
 from tidemill.model import MAX_BACKOFF_SEC, MAX_COUNT, MAX_FACTOR
 
 Schema: TypeAlias = dict[str, Any]

@@ -9,9 +9,11 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.monitoring import CommandStartedEvent
 
+from tests.builders import make_service
 from tests.commands import Commands
 from tests.functions.conftest import Deployed
-from tidemill import Queue, UnavailableError
+from tidemill import UnavailableError
+from tidemill.enqueue.rules import EnqueueRules
 from tidemill.requests.events import Occurrence
 from tidemill.requests.tasks import new_tasks
 from tidemill.testing import Mongod
@@ -69,17 +71,17 @@ def test_a_repeat_that_would_be_refused_today_waits_for_a_majority(deployed: Dep
 def test_a_time_that_a_change_of_primary_takes_back_is_not_called_known(
     mongod: Mongod, db: Database[Any], found: str
 ) -> None:
-    occurrence, requests = Occurrence.model_validate(OCCURRENCE), new_tasks([NOOP])
-    Queue(db).accept_occurrence(occurrence, requests)
+    rules, requests = EnqueueRules(origin=Occurrence.model_validate(OCCURRENCE)), new_tasks([NOOP])
+    make_service(db).submit(requests, rules=rules)
     if found == "tasks":
         db.occurrences.delete_many({})
 
     with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[TakenBack(db)]) as client:
-        queue = Queue(client[db.name])
+        service = make_service(client[db.name])
         if found == "tasks":
             with pytest.raises(UnavailableError):
-                queue.accept_occurrence(occurrence, requests)
-        [accepted] = queue.accept_occurrence(occurrence, requests)
+                service.submit(requests, rules=rules)
+        [accepted] = service.submit(requests, rules=rules)
 
     assert accepted.is_new
     assert db.tasks.count_documents({"_id": accepted.id}) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,16 +13,19 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.at_once import at_once
+from tests.builders import make_service
 from tests.functions.calls import app, sample
 from tests.functions.conftest import Deployed
 from tests.functions.lambda_api import FakeLambda
 from tests.functions.test_confirmed_repeats import TakenBack
 from tidemill import DuplicateKeyError, InvalidRequestError, Queue, UnavailableError, UnknownTaskError, indexes
-from tidemill.enqueue.direct import derive_ids
+from tidemill.enqueue.enqueue import EnqueueService
+from tidemill.enqueue.rules import EnqueueRules, Invocation
 from tidemill.requests.tasks import new_tasks
 from tidemill.testing import FakeContext, Mongod
 
 NOOP: dict[str, Any] = {"name": "noop", "payload": {}}
+INVOCATION = Invocation(request_id="r-1", may_be_repeat=True)
 NOTHING: list[Any] = [None, {}, [], "text", 1, [NOOP]]
 SCHEDULED = {
     "version": "0",
@@ -136,6 +140,23 @@ def test_a_repeat_that_would_be_refused_today_is_the_task_it_made(
     assert contents(db) == before
 
 
+@pytest.mark.parametrize(
+    "more", [{"idempotency_key": "k"}, {"occurrence": {"schedule": "s", "at": "2026-07-01T06:00:00Z"}}]
+)
+def test_a_known_task_is_not_refused_for_a_timeout_that_became_too_long(
+    deployed: Deployed, db: Database[Any], more: dict[str, Any]
+) -> None:
+    first = deployed.invoke("enqueue", NOOP | {"timeout_sec": 40} | more, FakeContext())
+    deployed.set(MAX_TASK_TIMEOUT_SEC="30")
+
+    again = deployed.invoke("enqueue", NOOP | {"timeout_sec": 40} | more, FakeContext())
+
+    assert again.get("tasks", again) == first.get("tasks", first)
+    assert db.tasks.count_documents({}) == 1
+    with pytest.raises(InvalidRequestError):
+        deployed.invoke("enqueue", NOOP | {"timeout_sec": 40})
+
+
 def test_a_repeat_whose_key_is_held_by_another_request_by_now_is_the_task_it_made(
     deployed: Deployed, db: Database[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,28 +176,28 @@ def test_what_was_there_of_an_invocation_and_was_taken_back_is_unavailable(
     context = FakeContext()
     deployed.invoke("enqueue", {"tasks": [NOOP, NOOP]}, context)
     with MongoClient[Any](mongod.uri, event_listeners=[TakenBack(db)]) as client:
-        queue, ids = Queue(client[db.name]), derive_ids(context.aws_request_id, 2)
+        service, invocation = (
+            make_service(client[db.name]),
+            Invocation(request_id=context.aws_request_id, may_be_repeat=False),
+        )
 
         with pytest.raises(UnavailableError, match="rolled back"):
-            queue.store_once(
-                ids, lambda start: queue.accept_many(new_tasks([NOOP, NOOP])[start:], ids=ids), may_be_repeat=False
-            )
+            service.submit(new_tasks([NOOP, NOOP]), rules=EnqueueRules(origin=invocation))
 
 
 @pytest.mark.parametrize("wanted", [[NOOP, NOOP], [NOOP, KEYED, NOOP]])
 @pytest.mark.parametrize("may_be_repeat", [True, False])
 def test_twenty_tries_at_once_store_once(db: Database[Any], wanted: list[Any], *, may_be_repeat: bool) -> None:
-    ids, requests = derive_ids("r-1", len(wanted)), new_tasks(wanted)
-    queues = [Queue(db) for _ in range(20)]
+    ids, requests = INVOCATION.derive_ids(len(wanted)), new_tasks(wanted)
+    rules = EnqueueRules(origin=replace(INVOCATION, may_be_repeat=may_be_repeat))
+    services = [make_service(db) for _ in range(20)]
 
-    def attempt(queue: Queue) -> int:
-        told = queue.store_once(
-            ids, lambda start: queue.accept_many(requests[start:], ids=ids), may_be_repeat=may_be_repeat
-        )
+    def attempt(service: EnqueueService) -> int:
+        told = service.submit(requests, rules=rules)
         assert [one.id for one in told] == ids
         return sum(one.is_new for one in told)
 
-    assert sorted(at_once(queues, attempt)) == [0] * 19 + [len(wanted)]
+    assert sorted(at_once(services, attempt)) == [0] * 19 + [len(wanted)]
     assert sorted(one["_id"] for one in db.tasks.find()) == ids
 
 
@@ -191,16 +212,14 @@ def test_a_standalone_server_completes_an_invocation_that_was_cut_short() -> Non
     with Mongod(standalone=True) as mongod, MongoClient[dict[str, Any]](mongod.uri, tz_aware=True) as client:
         db = client["x"]
         indexes.create(db)
-        queue, ids, wanted = Queue(db), derive_ids("r-1", 4), new_tasks([NOOP, KEYED, NOOP, NOOP])
+        service, ids, wanted = make_service(db), INVOCATION.derive_ids(4), new_tasks([NOOP, KEYED, NOOP, NOOP])
+        rules = EnqueueRules(origin=INVOCATION)
 
         def sent(*, count: int = 4) -> list[bool]:
-            told = queue.store_once(
-                ids, lambda start: queue.accept_many(wanted[start:count], ids=ids[start:count]), may_be_repeat=True
-            )
-            return [one.is_new for one in told]
+            return [one.is_new for one in service.submit(wanted[:count], rules=rules)]
 
         sent(count=3)
-        queue.cancel(ids[1])
+        Queue(db).cancel(ids[1])
         db.tasks_dlq.insert_one({"_id": {"task": ids[0], "redrives": 0}})
         db.tasks.delete_one({"_id": ids[0]})
 
@@ -266,6 +285,16 @@ def test_what_is_not_allowed_is_raised_so_that_lambda_keeps_it_and_nothing_is_st
         unchanged.invoke("enqueue", event)
 
     assert fields(caught) == wrong
+
+
+def test_a_long_timeout_is_no_unknown_name_before_one_is_registered(deployed: Deployed, db: Database[Any]) -> None:
+    db.task_types.delete_many({})
+    deployed.cool_down()
+
+    with pytest.raises(InvalidRequestError) as caught:
+        deployed.invoke("enqueue", NOOP | {"timeout_sec": 51})
+
+    assert type(caught.value) is InvalidRequestError
 
 
 def test_an_unknown_name_is_raised(unchanged: Deployed) -> None:

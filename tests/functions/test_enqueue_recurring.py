@@ -11,13 +11,17 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.at_once import at_once
+from tests.builders import make_service
 from tests.faults import enqueue_failing as failing
 from tests.functions.calls import sample
 from tests.functions.conftest import Deployed
 from tidemill import DuplicateKeyError, InvalidRequestError, Queue, indexes
+from tidemill.enqueue.documents import Accepted
+from tidemill.enqueue.enqueue import EnqueueService
+from tidemill.enqueue.rules import EnqueueRules
 from tidemill.errors import RefusedError
 from tidemill.requests.events import Occurrence
-from tidemill.requests.tasks import new_tasks
+from tidemill.requests.tasks import NewTask, new_tasks
 from tidemill.testing import FakeContext, Mongod
 
 NOOP: dict[str, Any] = {"name": "noop", "payload": {}}
@@ -168,8 +172,13 @@ def test_twenty_deliveries_at_once_enqueue_once(db: Database[Any]) -> None:  # F
 
 def delivered_at_once(db: Database[Any]) -> int:
     occurrence = Occurrence(schedule=SCHEDULE, at=datetime(2026, 7, 1, 6, tzinfo=UTC))
-    queues = [Queue(db) for _ in range(20)]
-    return sum(at_once(queues, lambda queue: queue.accept_occurrence(occurrence, new_tasks([NOOP, NOOP]))[0].is_new))
+    services = [make_service(db) for _ in range(20)]
+    return sum(at_once(services, lambda service: occur(service, occurrence, new_tasks([NOOP, NOOP]))[0].is_new))
+
+
+def occur(service: EnqueueService, occurrence: Occurrence, tasks: list[NewTask]) -> list[Accepted]:
+    """Submit *tasks* as a delivery of *occurrence*."""
+    return service.submit(tasks, rules=EnqueueRules(origin=occurrence))
 
 
 @pytest.fixture
@@ -182,12 +191,12 @@ def lonely() -> Iterator[Database[Any]]:
 
 def test_a_standalone_server_enqueues_once_too_and_completes_what_was_cut_short(lonely: Database[Any]) -> None:
     occurrence = Occurrence(schedule=SCHEDULE, at=datetime(2026, 7, 1, 6, tzinfo=UTC))
-    queue, wanted = Queue(lonely), new_tasks([NOOP, NOOP, NOOP])
-    first = queue.accept_occurrence(occurrence, wanted)
+    service, wanted = make_service(lonely), new_tasks([NOOP, NOOP, NOOP])
+    first = occur(service, occurrence, wanted)
     lonely.occurrences.delete_many({})  # as if it had been cut short after the second task
     lonely.tasks.delete_one({"_id": first[2].id})
 
-    again, known = (queue.accept_occurrence(occurrence, wanted) for _ in range(2))
+    again, known = (occur(service, occurrence, wanted) for _ in range(2))
 
     assert (again[0].is_new, known[0].is_new) == (True, False)
     assert [one.id for one in again] == [one.id for one in first]
@@ -267,8 +276,8 @@ def test_twenty_times_at_once_with_one_key_are_one_task(db: Database[Any]) -> No
 
 def times_at_once(db: Database[Any]) -> int:
     times = [Occurrence(schedule=SCHEDULE, at=datetime(2026, 7, day, 6, tzinfo=UTC)) for day in range(1, 21)]
-    queues = {one: Queue(db) for one in times}
-    told = at_once(times, lambda one: queues[one].accept_occurrence(one, new_tasks([NOOP, KEYED])))
+    services = {one: make_service(db) for one in times}
+    told = at_once(times, lambda one: occur(services[one], one, new_tasks([NOOP, KEYED])))
     assert db.tasks.count_documents({"idempotency_key": "report"}) == 1
     assert db.tasks.count_documents({}) == 21
     assert len({tasks[1].id for tasks in told}) == 1
@@ -278,18 +287,19 @@ def times_at_once(db: Database[Any]) -> int:
 
 def test_a_standalone_server_takes_keys_beside_a_time_too(lonely: Database[Any]) -> None:
     times = [Occurrence(schedule=SCHEDULE, at=datetime(2026, 7, day, 6, tzinfo=UTC)) for day in (1, 2)]
-    queue, wanted = Queue(lonely), new_tasks([NOOP, KEYED, NOOP])
+    service, wanted = make_service(lonely), new_tasks([NOOP, KEYED, NOOP])
 
-    [first, other, again] = [queue.accept_occurrence(one, wanted) for one in (*times, times[1])]
+    [first, other, again] = [occur(service, one, wanted) for one in (*times, times[1])]
 
     assert [one.is_new for one in first + other + again] == [True, True, True, True, False, True, False, False, False]
     assert {tasks[1].id for tasks in (first, other, again)} == {first[1].id}
     assert [one.id for one in again] == [one.id for one in other]
     lonely.occurrences.delete_one({"_id.at": times[1].at})  # as if it had been cut short after the first task
     lonely.tasks.delete_one({"_id": other[2].id})
-    assert [one.is_new for one in queue.accept_occurrence(times[1], wanted)] == [True, False, True]
+    assert [one.is_new for one in occur(service, times[1], wanted)] == [True, False, True]
     with pytest.raises(DuplicateKeyError):
-        queue.accept_occurrence(
+        occur(
+            service,
             Occurrence(schedule=SCHEDULE, at=datetime(2026, 7, 3, tzinfo=UTC)),
             new_tasks([NOOP, KEYED | {"priority": 1}]),
         )

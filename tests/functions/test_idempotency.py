@@ -11,11 +11,12 @@ import pytest
 from pymongo.database import Database
 
 from tests.at_once import at_once
+from tests.builders import make_service
 from tests.conftest import ManualClock
 from tests.functions.calls import Answer, request
 from tests.functions.conftest import Deployed
-from tidemill import Queue
 from tidemill.bootstrap import deployment
+from tidemill.enqueue.rules import EnqueueRules
 from tidemill.requests.tasks import new_task
 from tidemill.testing import FakeContext
 
@@ -155,9 +156,9 @@ def test_a_key_belongs_to_its_caller(deployed: Deployed, db: Database[Any]) -> N
 
 def test_twenty_first_requests_at_once_are_one_task(db: Database[Any]) -> None:  # F78
     wanted = new_task(**json.loads(BODY), idempotency_key=KEY)
-    queues = [Queue(db) for _ in range(20)]
+    services = [make_service(db) for _ in range(20)]
 
-    accepted = at_once(queues, lambda queue: queue.accept(wanted))
+    accepted = at_once(services, lambda service: service.submit([wanted], rules=EnqueueRules(is_single=True))[0])
 
     assert len({one.id for one in accepted}) == 1
     assert sum(one.is_new for one in accepted) == 1
@@ -237,8 +238,7 @@ def clock(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     clock = ManualClock(datetime.now(UTC))
     deployed.cool_down()
     warm = deployment()
-    queue = Queue(warm.database("enqueue"), clock=clock, directory=warm.directory)
-    monkeypatch.setattr(warm, "queue", queue)
+    monkeypatch.setattr(warm, "enqueue_service", make_service(warm.database("enqueue"), clock=clock))
     return clock
 
 

@@ -168,7 +168,7 @@ def test_a_function_that_is_not_set_up_says_so_in_one_line(bare: Deployed, funct
         (RuntimeError(CARD), {"level": "ERROR"}),
     ],
 )
-@pytest.mark.parametrize("place", ["reclaim.reclaim", "archive.archive", "enqueue._store_direct"])
+@pytest.mark.parametrize("place", ["reclaim.reclaim", "archive.archive", "enqueue.submit_tasks"])
 def test_a_function_that_breaks_off_says_why_or_where(
     deployed: Deployed, monkeypatch: pytest.MonkeyPatch, place: str, error: Exception, says: dict[str, str]
 ) -> None:
@@ -295,7 +295,7 @@ def test_errors_of_ours_and_what_ends_a_process_go_on_as_they_are(error: BaseExc
     assert raised.value is error
 
 
-@pytest.mark.parametrize("place", ["lambda_context.get_owner", "events.is_direct", "events.is_http", "_retry_wake"])
+@pytest.mark.parametrize("place", ["lambda_context.get_owner", "events.is_direct", "events.is_http", "retry_wake"])
 def test_no_place_in_the_front_lets_the_text_of_an_unexpected_error_out(
     deployed: Deployed, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

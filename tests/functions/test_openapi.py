@@ -17,7 +17,8 @@ from samtranslator.yaml_helper import yaml_parse
 from tasks.deliver_webhook import Webhook
 from tests.functions import calls
 from tests.functions.conftest import Deployed
-from tidemill.http.models import CODES, MIN_HTTP_BASE_SEC
+from tidemill.enqueue.rules import MIN_HTTP_BASE_SEC
+from tidemill.http.models import CODES
 from tidemill.model import RetryPolicy
 from tidemill.policy.retry import PRESETS
 from tools import openapi_examples
@@ -106,7 +107,8 @@ def test_each_refusal_names_the_codes_it_may_have(name: str) -> None:
 
 
 def test_these_are_the_codes_there_are() -> None:
-    files = [ROOT / "layers/core/tidemill/handlers/enqueue.py", *(ROOT / "layers/core/tidemill/http").glob("*.py")]
+    package = ROOT / "layers/core/tidemill"
+    files = [package / "handlers/enqueue.py", package / "handlers/routes.py", *(package / "http").glob("*.py")]
     raised = {one for file in files for one in re.findall(r'HttpError\((\d+), "(\w+)"', file.read_text())}
     raised -= {("400", "invalid_event")}  # nothing that comes through the REST API is answered with it
     responses = yaml_parse((ROOT / "template.yaml").read_text())["Resources"]["Api"]["Properties"]["GatewayResponses"]

@@ -29,7 +29,6 @@ from tidemill import (
     TaskNotFoundError,
     UnknownTaskError,
 )
-from tidemill.control.task_types import Directory
 
 MINUTE = timedelta(minutes=1)
 NUMBERS: dict[str, Any] = {
@@ -272,7 +271,7 @@ def test_it_relies_on_no_option_of_the_database_it_is_given(db: Database[Any], c
 
 
 def test_by_default_it_asks_the_server_for_the_time(db: Database[Any]) -> None:
-    task = Queue(db, directory=Directory(db)).enqueue("send", {})
+    task = Queue(db).enqueue("send", {})
 
     assert abs(only(db)["created_at"] - datetime.now(UTC)) < timedelta(seconds=5)
     assert only(db)["_id"] == task

@@ -13,7 +13,9 @@ from pymongo.database import Database
 from tests.bench.enqueue import Sent
 from tests.functions.test_enqueue_names import Stopwatch, register
 from tidemill import InvalidRequestError, Queue, UnknownTaskError
+from tidemill.clock import ServerClock
 from tidemill.control.task_types import DECLARATIONS_CACHE_SEC, Directory
+from tidemill.enqueue.enqueue import EnqueueService
 from tidemill.requests.tasks import new_tasks
 from tidemill.testing import Mongod
 
@@ -44,7 +46,8 @@ def test_nobody_is_asked_for_names_again_while_none_is_registered(observed: Data
 
 def test_a_name_is_refused_a_minute_after_the_first_was_registered(db: Database[Any]) -> None:
     watch = Stopwatch()
-    queue = Queue(db, directory=Directory(db, monotonic=watch))
+    directory = Directory(db, monotonic=watch)
+    queue = Queue(db, service=EnqueueService(db, clock=ServerClock(db), directory=directory))
     queue.enqueue("anything", {})
 
     register(db, "noop")

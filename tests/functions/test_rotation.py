@@ -263,7 +263,9 @@ def test_all_that_is_made_with_a_client_is_made_anew_after_a_reset_and_nothing_e
     aws = {"ARCHIVE_BUCKET": "letters", "EXECUTE_FUNCTION": "executor", "FAILURES_QUEUE_URL": "https://sqs/failures"}
     deployed.set(AWS_LAMBDA_FUNCTION_NAME="this", **aws)
     warm = bootstrap.deployment()
-    names = ["queue", "directory", "runtime", "reclaim_context", "archive_context", "admin_context"]
+    names = [
+        "enqueue_service", "queue", "runtime", "reclaim_context", "archive_context", "admin_context",
+    ]  # fmt: skip
     made = [getattr(warm, name) for name in names]
     databases = {role: warm.database(role) for role in bootstrap.CLIENT_LIMITS}
     kept = (warm.settings, warm.put, warm.waker, warm.failures_queue)

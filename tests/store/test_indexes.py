@@ -26,7 +26,7 @@ from tidemill.dead_letters.documents import DeadLetterId
 from tidemill.dead_letters.paging import DeadLetterFilter
 from tidemill.dead_letters.purge import purge
 from tidemill.documents import DEAD_LETTERS
-from tidemill.enqueue.recurring import find_occurrence
+from tidemill.enqueue.inserts import find_occurrence
 from tidemill.errors import RetentionError
 from tidemill.model import Malformed, Succeeded, Task
 from tidemill.requests.events import Occurrence
@@ -204,7 +204,7 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "add_once": lambda on: writes.insert_once(on.tasks, document(on.now, idempotency_key="key-7")),
     "held": lambda on: writes.find_key_holders(on.tasks, ["key-7", "key-8", "nobody's"]),
     "add_in_order": lambda on: writes.insert_in_order(on.tasks, [document(on.now, _id=on.held[0].id)]),
-    "known_occurrence": lambda on: find_occurrence(on.tasks, OCCURRENCE, count=1),
+    "known_occurrence": lambda on: find_occurrence(on.tasks, OCCURRENCE, OCCURRENCE.derive_ids(1)),
     "retry_now": lambda on: tasks.retry_now(on.tasks, on.held[0].id, now=on.now),
     "failed": lambda on: list(archive_writes.find_failed(on.tasks, limit=5, now=on.now)),
     "remove": lambda on: archive_writes.delete_tasks(on.tasks, [_raw({"_id": on.held[0].id})]),

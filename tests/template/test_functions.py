@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.template.deployment import Deploy
-from tidemill.enqueue.direct import MAX_EVENT_AGE
+from tidemill.enqueue.rules import MAX_EVENT_AGE
 from tidemill.indexes import OCCURRENCE_RETENTION
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from jsonschema_rs import Draft202012Validator, meta
 from pydantic import ValidationError
 
 from tidemill.admin.api import OPERATIONS, read_operation
-from tidemill.control.task_types import Declarations, Directory
+from tidemill.control.task_types import Declarations
+from tidemill.enqueue.rules import find_problems, make_http_rules, make_submission
 from tidemill.errors import InvalidRequestError
 from tidemill.http.models import Batch, HttpTask
-from tidemill.http.rules import build_request, build_requests, refuse
 from tidemill.requests.events import ExecuteRequest, SweepRequest, find_dead_owner, is_redelivery, read_direct
 from tidemill.requests.tasks import MAX_TIMEOUT_SEC, NewTask
 from tidemill.requests.validation import parse_request
@@ -25,23 +25,15 @@ from tools import schemas
 EVENTS = Path(__file__).parents[2] / "events"
 DOCUMENTS = schemas.documents()
 VALIDATORS = {name: Draft202012Validator(document) for name, document in DOCUMENTS.items()}
-LONGEST = timedelta(seconds=MAX_TIMEOUT_SEC)
+OVER_HTTP = make_http_rules("c", is_single=False, max_timeout=timedelta(seconds=MAX_TIMEOUT_SEC))
 
 
-class AnyName(Directory):
-    """A deployment that has whatever it is asked for, so that only what is refused everywhere is."""
-
-    def __init__(self) -> None:
-        """Of no database."""
-
-    def read_declarations(
-        self, *, names: Iterable[str] = (), queues: Iterable[str] = (), for_http: bool = False
-    ) -> Declarations:
-        return Declarations(read_at=0, types={name: {"http": for_http} for name in names}, queues=frozenset(queues))
-
-
-def refuse_over_http(tasks: list[NewTask]) -> None:
-    refuse(tasks, directory=AnyName(), max_timeout=LONGEST)
+def refuse_over_http(tasks: Sequence[NewTask]) -> None:
+    names, queues = {task.name: {"http": True} for task in tasks}, frozenset(task.queue for task in tasks)
+    submission = make_submission(tasks, rules=OVER_HTTP)
+    problems = find_problems(submission, known=Declarations(read_at=0, types=names, queues=queues))
+    if problems:
+        raise InvalidRequestError(problems)
 
 
 def the_dead(event: object) -> str:
@@ -57,8 +49,8 @@ def redelivered(event: object) -> None:
 
 
 READERS: dict[str, Callable[[Any], object]] = {
-    "task": lambda body: refuse_over_http([build_request(HttpTask.model_validate(body), key=None, caller="c")]),
-    "batch": lambda body: refuse_over_http(build_requests(Batch.model_validate(body).tasks, caller="c")),
+    "task": lambda body: refuse_over_http([HttpTask.model_validate(body).add_key(None)]),
+    "batch": lambda body: refuse_over_http(Batch.model_validate(body).tasks),
     "direct": read_direct,
     "retries": redelivered,
     "execute": lambda event: parse_request(ExecuteRequest, event),

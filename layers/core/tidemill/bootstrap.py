@@ -27,6 +27,7 @@ from tidemill.control.queues import OptionsReader
 from tidemill.control.task_types import Directory
 from tidemill.dead_letters.archive import ArchiveContext
 from tidemill.documents import DEAD_LETTERS
+from tidemill.enqueue.enqueue import EnqueueService
 from tidemill.errors import (
     CredentialsError,
     RefusedError,
@@ -173,14 +174,15 @@ class Deployment:
         return self._databases[role]
 
     @cached_property
-    def queue(self) -> Queue:
-        """The queue that the enqueue function writes to."""
-        return Queue(self.database("enqueue"), directory=self.directory)
+    def enqueue_service(self) -> EnqueueService:
+        """The way in of the enqueue function."""
+        db = self.database("enqueue")
+        return EnqueueService(db, clock=ServerClock(db), directory=Directory(db, monotonic=Uptime()))
 
     @cached_property
-    def directory(self) -> Directory:
-        """The task types and queues that the enqueue function accepts."""
-        return Directory(self.database("enqueue"), monotonic=Uptime())
+    def queue(self) -> Queue:
+        """The queue in which the enqueue function looks up and cancels tasks."""
+        return Queue(self.database("enqueue"), service=self.enqueue_service)
 
     @cached_property
     def runtime(self) -> Runtime:

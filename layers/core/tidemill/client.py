@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from itertools import islice
-from typing import Any
+from typing import Any, Final
 
-from bson import ObjectId
 from pymongo.client_session import ClientSession
 from pymongo.database import Database
 
@@ -16,20 +14,19 @@ from tidemill.clock import Clock, ServerClock
 from tidemill.control.task_types import Directory
 from tidemill.dead_letters.queries import find_latest
 from tidemill.documents import DEAD_LETTERS
-from tidemill.enqueue import direct, enqueue, recurring
-from tidemill.enqueue.documents import Accepted
-from tidemill.errors import InvalidRequestError, NotDelayedError, Problem, TaskNotFoundError, UnknownTaskError
+from tidemill.enqueue.enqueue import EnqueueService
+from tidemill.enqueue.rules import EnqueueRules
+from tidemill.errors import InvalidRequestError, NotDelayedError, Problem, TaskNotFoundError
 from tidemill.explain.facts import explain
 from tidemill.explain.text import Explanation
 from tidemill.model import Malformed, RetryPolicy, Task, TaskId
 from tidemill.policy.retry import PRESET_EXPECTED
-from tidemill.requests.events import Occurrence
 from tidemill.requests.tasks import NewTask, check_tasks, new_task
-from tidemill.requests.validation import MAX_PROBLEMS, limit_problems
 from tidemill.store import tasks
 from tidemill.store.connection import open_tasks, with_majority, with_prefix
-from tidemill.store.mark import require_mark
-from tidemill.text import did_you_mean
+
+_SINGLE: Final = EnqueueRules(is_single=True)
+_MANY: Final = EnqueueRules()
 
 
 class Queue:
@@ -51,7 +48,7 @@ class Queue:
         *,
         prefix: str = "",
         clock: Clock | None = None,
-        directory: Directory | None = None,
+        service: EnqueueService | None = None,
     ) -> None:
         if not isinstance(db, Database):
             raise TypeError('a Queue needs a database: Queue(client["app"])')
@@ -60,9 +57,9 @@ class Queue:
         self._prefix = prefix
         self._tasks = open_tasks(self._db)
         self._dead = open_tasks(self._db, DEAD_LETTERS)
-        self._clock = clock or ServerClock(db)
-        self._directory = directory or Directory(self._db)
-        self._is_marked = False
+        self._service = service or EnqueueService(
+            self._db, clock=clock or ServerClock(db), directory=Directory(self._db)
+        )
 
     @property
     def database(self) -> Database[Any]:
@@ -80,7 +77,7 @@ class Queue:
         Raises:
             UnavailableError: MongoDB has never answered and does not answer now.
         """
-        return self._clock.now()
+        return self._service.now()
 
     def enqueue(
         self,
@@ -135,7 +132,7 @@ class Queue:
                 timeout_sec=_to_seconds(timeout, field="timeout"),
                 idempotency_key=idempotency_key,
             )
-        return self.accept(request, session=session).id
+        return self._submit([request], rules=_SINGLE, session=session)[0]
 
     def enqueue_many(
         self, requests: Iterable[NewTask | Mapping[str, Any]], *, session: ClientSession | None = None
@@ -154,81 +151,7 @@ class Queue:
             UnavailableError: MongoDB did not confirm; with keys, a repeat is safe.
         """
         tasks, payloads = check_tasks(requests)
-        return [task.id for task in self._submit(tasks, payloads=payloads, session=session)]
-
-    def accept(
-        self,
-        request: NewTask,
-        *,
-        task_id: ObjectId | None = None,
-        trace: Mapping[str, str] | None = None,
-        session: ClientSession | None = None,
-    ) -> Accepted:
-        """Store a validated request, as `enqueue` does.
-
-        *trace* is stored with the task: ``source`` (the caller), ``correlation_id``, ``traceparent``. *task_id* is
-        for `store_once`.
-        """
-
-        def store() -> list[Accepted]:
-            self._refuse_unknown([request], is_single_task=True)
-            now = self._clock.now()
-            return [enqueue.accept(self._tasks, request, task_id=task_id, now=now, trace=trace, session=session)]
-
-        return self.store_or_find_earlier([request], store, session=session)[0]
-
-    def accept_many(
-        self,
-        requests: Sequence[NewTask],
-        *,
-        ids: Sequence[ObjectId] | None = None,
-        trace: Mapping[str, str] | None = None,
-        session: ClientSession | None = None,
-    ) -> list[Accepted]:
-        """Store validated requests, as `enqueue_many` does; *ids* are for `store_once`."""
-        return self._submit(requests, ids=ids, trace=trace, session=session)
-
-    def store_once(
-        self, ids: Sequence[ObjectId], store: Callable[[int], list[Accepted]], *, may_be_repeat: bool
-    ) -> list[Accepted]:
-        """Return the stored tasks with *ids*, also dead letters, or let *store* store them from the first missing one.
-
-        Raises:
-            InvalidRequestError: *store* refuses a task that was not stored before; likewise `DuplicateKeyError`.
-            UnavailableError: MongoDB did not confirm; a repeat is safe.
-        """
-        return direct.store_once(self._tasks, self._dead, ids, store, may_be_repeat=may_be_repeat)
-
-    def store_or_find_earlier(
-        self, requests: Sequence[NewTask], store: Callable[[], list[Accepted]], *, session: ClientSession | None = None
-    ) -> list[Accepted]:
-        """Return the tasks that *store* stores, or the tasks of earlier *requests* with the same keys if it refuses.
-
-        Raises:
-            InvalidRequestError: *store* refuses, and at least one of *requests* was not stored before.
-        """
-        self._require_mark()
-        return enqueue.store_or_find_earlier(self._tasks, requests, store, session=session)
-
-    def accept_occurrence(
-        self, occurrence: Occurrence, requests: Sequence[NewTask], *, trace: Mapping[str, str] | None = None
-    ) -> list[Accepted]:
-        """Store the tasks of an occurrence of a schedule once, even if it is delivered again.
-
-        A request repeated under its key returns the task of the first one.
-
-        Raises:
-            InvalidRequestError: Naming the index of each task that is not allowed; nothing was stored.
-            DuplicateKeyError: Keys were used with other requests; its problems name the index of each. Nothing was
-                stored.
-            UnavailableError: MongoDB did not confirm; a repeat is safe.
-        """
-        self._require_mark()
-        known = recurring.find_occurrence(self._tasks, occurrence, count=len(requests))
-        if known is not None:
-            return known
-        self._refuse_unknown(requests)
-        return recurring.accept_occurrence(self._tasks, occurrence, requests, now=self._clock.now(), trace=trace)
+        return self._submit(tasks, rules=_MANY, payloads=payloads, session=session)
 
     def get(self, task_id: TaskId, *, source: str | None = None) -> Task | Malformed:
         """Return the current state of a task, also of a dead letter.
@@ -254,8 +177,8 @@ class Queue:
         Raises:
             TaskNotFoundError: The task does not exist.
         """
-        self._require_mark()
-        cancelled = tasks.cancel(self._tasks, task_id, now=self._clock.now(), force=force)
+        self._service.require_mark()
+        cancelled = tasks.cancel(self._tasks, task_id, now=self.now(), force=force)
         return cancelled or self.get(task_id)
 
     def retry_now(self, task_id: TaskId) -> Task | Malformed:
@@ -267,8 +190,8 @@ class Queue:
             NotDelayedError: The task is due already, runs, or has ended.
             TaskNotFoundError: The task does not exist.
         """
-        self._require_mark()
-        changed = tasks.retry_now(self._tasks, task_id, now=self._clock.now())
+        self._service.require_mark()
+        changed = tasks.retry_now(self._tasks, task_id, now=self.now())
         if changed is not None:
             return changed
         task = self.get(task_id)
@@ -280,51 +203,21 @@ class Queue:
         Raises:
             TaskNotFoundError: No task and no dead letter has this id.
         """
-        explanation = explain(self._tasks, self._dead, task_id, now=self._clock.now())
+        explanation = explain(self._tasks, self._dead, task_id, now=self.now())
         if explanation is None:
             raise TaskNotFoundError(task_id)
         return explanation
-
-    def _require_mark(self) -> None:
-        """Refuse a database whose collections belong to another application; the check runs once."""
-        if not self._is_marked:
-            require_mark(self._db)
-            self._is_marked = True
 
     def _submit(
         self,
         requests: Sequence[NewTask],
         *,
+        rules: EnqueueRules,
         payloads: Sequence[bytes] | None = None,
-        ids: Sequence[ObjectId] | None = None,
-        trace: Mapping[str, str] | None = None,
         session: ClientSession | None,
-    ) -> list[Accepted]:
-        def store() -> list[Accepted]:
-            self._refuse_unknown(requests)
-            now = self._clock.now()
-            return enqueue.accept_many(
-                self._tasks, requests, payloads=payloads, ids=ids, now=now, trace=trace, session=session
-            )
-
-        return self.store_or_find_earlier(requests, store, session=session)
-
-    def _refuse_unknown(self, requests: Sequence[NewTask], *, is_single_task: bool = False) -> None:
-        if not self._directory.has_types():  # without registered types no name is refused
-            return
-        types = self._directory.read_declarations(names={request.name for request in requests}).types
-        unknown = (
-            (index, request.name) for index, request in enumerate(requests) if types and request.name not in types
-        )
-        problems = [
-            Problem(
-                "name" if is_single_task else f"{index}.name",
-                f"no executor has registered a task function {name!r}{did_you_mean(name, types)}",
-            )
-            for index, name in islice(unknown, MAX_PROBLEMS + 1)
-        ]
-        if problems:
-            raise UnknownTaskError(limit_problems(problems))
+    ) -> list[TaskId]:
+        accepted = self._service.submit(requests, rules=rules, payloads=payloads, session=session)
+        return [task.id for task in accepted]
 
 
 @contextmanager

@@ -11,11 +11,12 @@ from unittest.mock import patch
 
 from pymongo.client_session import ClientSession
 
-from tests.builders import add, document
+from tests.builders import add, document, make_service
 from tests.chaos.crash_points.scenario import Scenario, nothing
 from tests.chaos.crash_points.world import World
 from tests.conftest import T0
-from tidemill.enqueue import enqueue, recurring
+from tidemill.enqueue import inserts
+from tidemill.enqueue.rules import EnqueueRules
 from tidemill.errors import RefusedError
 from tidemill.requests.events import Occurrence
 from tidemill.requests.tasks import NewTask
@@ -60,17 +61,17 @@ def _ordered_many(world: World) -> None:
 
 def _many(world: World, count: int = 5, *, is_keyed: bool = False) -> None:
     keys = [{"idempotency_key": f"k{n}"} if is_keyed and n % 2 else {} for n in range(count)]
-    with patch.object(enqueue, "MAX_TASKS", BATCH):
+    with patch.object(inserts, "MAX_TASKS", BATCH):
         world.queue.enqueue_many([_new(f"{n}", **key) for n, key in enumerate(keys)])
 
 
 def _all_keyed(world: World) -> None:
-    with patch.object(enqueue, "MAX_TASKS", BATCH):
+    with patch.object(inserts, "MAX_TASKS", BATCH):
         world.queue.enqueue_many([_new(f"{n}", idempotency_key=f"k{n}") for n in range(5)])
 
 
 def _all_keyed_alone(world: World) -> None:
-    with patch.object(enqueue, "has_transactions", return_value=False):
+    with patch.object(inserts, "has_transactions", return_value=False):
         _all_keyed(world)
 
 
@@ -80,11 +81,12 @@ def _hold_a_key(world: World) -> None:
 
 def _occurs(world: World) -> None:
     at = T0 - timedelta(minutes=1)
-    world.queue.accept_occurrence(Occurrence(schedule="arn:nightly", at=at), [_new(f"{n}") for n in range(3)])
+    rules = EnqueueRules(origin=Occurrence(schedule="arn:nightly", at=at))
+    make_service(world.db, clock=world.clock).submit([_new(f"{n}") for n in range(3)], rules=rules)
 
 
 def _occurs_alone(world: World) -> None:
-    with patch.object(recurring, "has_transactions", return_value=False):
+    with patch.object(inserts, "has_transactions", return_value=False):
         _occurs(world)
 
 

@@ -21,7 +21,6 @@ from tests.conftest import T0, ManualClock
 from tests.crash_points import crash
 from tests.databases import ALL_BUT_THE_MARK
 from tidemill import Queue
-from tidemill.control.task_types import Directory
 from tidemill.documents import DEAD_LETTERS
 from tidemill.model import Malformed, Task
 from tidemill.store.connection import open_tasks
@@ -53,7 +52,7 @@ class Base(RuleBasedStateMachine):
             self.db[name].delete_many(ALL_BUT_THE_MARK)
         self.clock = ManualClock(T0)
         self.tasks, self.dead = open_tasks(self.db), open_tasks(self.db, DEAD_LETTERS)
-        self.queue = Queue(self.db, clock=self.clock, directory=Directory(self.db))
+        self.queue = Queue(self.db, clock=self.clock)
         self.eyes = Eyes(self.tasks)
         self.world = World()
         self.rng = random.Random(0)

@@ -66,7 +66,7 @@ def test_there_is_one_for_every_operation_and_what_is_left_out_is_there() -> Non
 
 
 def test_places_that_write_are_known_by_name() -> None:
-    assert {"store/claims.py:take", "enqueue/recurring.py:_store", "aws/s3.py:Bucket._put"} <= sites.writing()
+    assert {"store/claims.py:take", "enqueue/inserts.py:_store_marked", "aws/s3.py:Bucket._put"} <= sites.writing()
     assert not {"store/tasks.py:get", "policy/retry.py:backoff"} & sites.writing()
 
 

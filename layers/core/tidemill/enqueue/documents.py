@@ -1,8 +1,9 @@
-"""New documents from requests, one by one or encoded in bulk, and the result of storing them."""
+"""New documents from requests, one by one or encoded in batches, and the plan for the keys of a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -12,10 +13,10 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from tidemill.documents import backoff_document, schedule
-from tidemill.errors import InvalidRequestError, Problem
+from tidemill.enqueue.rules import Submission
+from tidemill.errors import DuplicateKeyError, Problem
 from tidemill.model import TaskId
 from tidemill.requests.tasks import NewTask
-from tidemill.requests.validation import limit_problems
 
 Keyed: TypeAlias = tuple[str, str]
 """An idempotency key and the hash of its request."""
@@ -76,21 +77,6 @@ def new_document(
     }
 
 
-def refuse_expired(requests: Sequence[NewTask], *, now: datetime, is_single_task: bool = False) -> None:
-    """Refuse tasks that would expire before they are due.
-
-    Raises:
-        InvalidRequestError: Naming the index of each, or no index if *is_single_task*.
-    """
-    problems = [
-        Problem("expires_at" if is_single_task else f"{index}.expires_at", "must be later than the task's start")
-        for index, request in enumerate(requests)
-        if request.expires_at is not None and request.expires_at <= (request.starts_at(now) or now)
-    ]
-    if problems:
-        raise InvalidRequestError(limit_problems(problems))
-
-
 class Encoder:
     """Encodes the documents of `new_document` in bulk, for tasks that mostly differ in their payload only.
 
@@ -139,6 +125,61 @@ class Encoder:
         )
         self._common[options] = _CommonFields(before_payload, after_payload, size)
         return self._common[options]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Up to a thousand new tasks, with their keys and encoded documents."""
+
+    submission: Submission
+    keyed: Sequence[Keyed | None]
+    documents: Sequence[RawBSONDocument]
+
+
+def make_batch(submission: Submission, encoder: Encoder) -> Batch:
+    """Return *submission* as encoded documents."""
+    requests, payloads = submission.requests, submission.payloads
+    keyed = [
+        None if request.idempotency_key is None else (request.idempotency_key, request.hash()) for request in requests
+    ]
+    payloads = [bson.encode(request.payload) for request in requests] if payloads is None else payloads
+    documents = encoder.documents(requests, payloads=payloads, ids=submission.ids, keyed=keyed)
+    return Batch(submission=submission, keyed=keyed, documents=documents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The task of each request, and the documents of the new tasks."""
+
+    accepted: list[Accepted]
+    new: Sequence[RawBSONDocument]
+
+
+def make_plan(batch: Batch, stored: Mapping[str, Mapping[str, Any]]) -> Plan:
+    """Return the plan for *batch*; *stored* are the stored tasks by key.
+
+    Raises:
+        DuplicateKeyError: A key belongs to another request.
+    """
+    ids, rules = batch.submission.ids, batch.submission.rules
+    if not any(batch.keyed):
+        return Plan(accepted=[Accepted(task_id) for task_id in ids], new=batch.documents)
+    by_key: dict[str, Mapping[str, Any]] = dict(stored)
+    accepted: list[Accepted] = []
+    taken: dict[int, TaskId] = {}
+    for index, (task_id, keyed) in enumerate(zip(ids, batch.keyed, strict=True), batch.submission.first):
+        new = {"_id": task_id, "status": "pending", "request_hash": keyed and keyed[1]}
+        task = new if keyed is None else by_key.setdefault(keyed[0], new)
+        if task.get("request_hash") != new["request_hash"]:
+            taken[index] = task["_id"]
+        accepted.append(Accepted(task["_id"], str(task.get("status")), is_new=task["_id"] == task_id))
+    if taken:
+        problems = [
+            Problem(rules.error_path(index, "idempotency_key"), "was used with another request") for index in taken
+        ]
+        raise DuplicateKeyError(next(iter(taken.values())), problems=rules.limit_problems(problems))
+    documents = [document for document, result in zip(batch.documents, accepted, strict=True) if result.is_new]
+    return Plan(accepted=accepted, new=documents)
 
 
 class _CommonFields(NamedTuple):

@@ -1,253 +1,158 @@
-"""Enqueueing of one task in a single write, or of many tasks in batches, with or without idempotency keys."""
+"""The way in: one service checks requests by the rules of their caller, and stores them as tasks, each once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, assert_never
 
-import bson
-from bson import ObjectId
-from bson.raw_bson import RawBSONDocument
 from pymongo.client_session import ClientSession
+from pymongo.database import Database
 
-from tidemill.documents import decode
-from tidemill.enqueue.documents import Accepted, Encoder, Keyed, new_document, refuse_expired
-from tidemill.errors import DuplicateKeyError, InvalidRequestError, Problem, UnavailableError
-from tidemill.model import TaskId
-from tidemill.requests.tasks import MAX_TASKS, NewTask
-from tidemill.requests.validation import limit_problems
-from tidemill.store import writes
-from tidemill.store.connection import Tasks, majority_read, translate_errors
-from tidemill.store.writes import has_transactions, run_in_transaction
-
-MAX_INSERT_ROUNDS: Final = 50
-"""Upper limit of rounds of look-up and insert without a transaction: another caller may take a key in between."""
-
-
-def accept(
-    tasks: Tasks,
-    request: NewTask,
-    *,
-    task_id: ObjectId | None = None,
-    now: datetime,
-    trace: Mapping[str, str] | None = None,
-    session: ClientSession | None = None,
-) -> Accepted:
-    """Store *request* as a task, or return the task of an earlier equal request with the same key.
-
-    *task_id* is the id of the task if the caller derives it.
-
-    Raises:
-        InvalidRequestError: The task would expire before it starts.
-        DuplicateKeyError: The key was used with another request; nothing was stored.
-        TakenIdError: A stored task has *task_id*.
-        UnavailableError: MongoDB did not confirm; with a key, a repeat is safe.
-    """
-    refuse_expired([request], now=now, is_single_task=True)
-    document = new_document(request, now=now, trace=trace, task_id=task_id)
-    if request.idempotency_key is None:
-        writes.insert_task(tasks, document, session=session)
-        return Accepted(id=document["_id"])
-    stored = decode(writes.insert_once(tasks, document, session=session))
-    if stored["_id"] == document["_id"]:
-        return Accepted(id=document["_id"])
-    if stored.get("request_hash") != document["request_hash"]:
-        raise DuplicateKeyError(stored["_id"])
-    return Accepted(id=stored["_id"], status=str(stored.get("status")), is_new=False)
+from tidemill.clock import Clock
+from tidemill.control.task_types import Declarations, Directory
+from tidemill.documents import DEAD_LETTERS
+from tidemill.enqueue.documents import Accepted
+from tidemill.enqueue.inserts import (
+    find_by_ids,
+    find_by_keys,
+    find_occurrence,
+    store_occurrence,
+    store_task,
+    store_tasks,
+)
+from tidemill.enqueue.rules import EnqueueRules, Invocation, Submission, find_expired, find_problems, make_submission
+from tidemill.errors import DuplicateKeyError, InvalidRequestError, UnavailableError, UnknownTaskError
+from tidemill.requests.events import Occurrence
+from tidemill.requests.tasks import NewTask
+from tidemill.store.connection import open_tasks
+from tidemill.store.mark import require_mark
+from tidemill.store.writes import TakenIdError
 
 
-def accept_many(
-    tasks: Tasks,
-    requests: Sequence[NewTask],
-    *,
-    payloads: Sequence[bytes] | None = None,
-    ids: Sequence[ObjectId] | None = None,
-    now: datetime,
-    trace: Mapping[str, str] | None = None,
-    session: ClientSession | None = None,
-) -> list[Accepted]:
-    """Store *requests* in order. A request repeated under its key returns the task of the first one.
+class EnqueueService:
+    """Stores the tasks of `Queue`, of the HTTP API, of direct invocations and of schedules."""
 
-    *payloads* are the requests' payloads as BSON if the caller has them; *ids* are the ids of the tasks if the caller
-    derives them.
+    def __init__(self, db: Database[Any], *, clock: Clock, directory: Directory) -> None:
+        self._db = db
+        self._tasks = open_tasks(db)
+        self._dead = open_tasks(db, DEAD_LETTERS)
+        self._clock = clock
+        self._directory = directory
+        self._is_marked = False
 
-    Each thousand is stored in one transaction: all of them or none. A standalone server has no transactions: tasks
-    are inserted in order, and an error half-way leaves the first ones stored. In a transaction of *session*, that
-    transaction decides, and the driver's own errors are raised.
+    def now(self) -> datetime:
+        """Return the current time of the database.
 
-    Raises:
-        InvalidRequestError: Naming the index of each task that would expire before it starts; nothing was stored.
-        DuplicateKeyError: Keys were used with other requests; its problems name the index of each. Nothing of its
-            thousand was stored; the thousands before it are stored.
-        TakenIdError: A stored task has one of *ids*. A standalone server returns that task instead.
-        UnavailableError: MongoDB did not confirm; with keys, a repeat is safe.
-    """
-    refuse_expired(requests, now=now)
-    accepted: list[Accepted] = []
-    encoder = Encoder(now=now, trace=trace)
-    for start in range(0, len(requests), MAX_TASKS):
-        part = slice(start, start + MAX_TASKS)
-        batch = make_batch(
-            requests[part],
-            encoder,
-            payloads=None if payloads is None else payloads[part],
-            ids=None if ids is None else ids[part],
-            first=start,
-        )
-        accepted += _store(tasks, batch, session=session)
-    return accepted
+        Raises:
+            UnavailableError: MongoDB has never answered and does not answer now.
+        """
+        return self._clock.now()
 
+    def require_mark(self) -> None:
+        """Refuse a database whose collections belong to another application; the check runs once."""
+        if not self._is_marked:
+            require_mark(self._db)
+            self._is_marked = True
 
-def store_or_find_earlier(
-    tasks: Tasks,
-    requests: Sequence[NewTask],
-    store: Callable[[], list[Accepted]],
-    *,
-    session: ClientSession | None = None,
-) -> list[Accepted]:
-    """Return the tasks that *store* stores, or the tasks of earlier *requests* with the same keys if it refuses.
+    def submit(
+        self,
+        requests: Sequence[NewTask],
+        *,
+        rules: EnqueueRules,
+        payloads: Sequence[bytes] | None = None,
+        trace: Mapping[str, str] | None = None,
+        session: ClientSession | None = None,
+    ) -> list[Accepted]:
+        """Store validated requests, in order, or return the tasks of an earlier equal submission.
 
-    A repeat may arrive after its ``expires_at``, or after its function was removed. Its sender still learns that the
-    first request was accepted.
+        Args:
+            requests: The requests, with keys as the caller chose them.
+            rules: The rules of the way in.
+            payloads: The requests' payloads as BSON, if the caller has them.
+            trace: Fields to be stored with each task: ``source`` (the caller), ``correlation_id``, ``traceparent``.
+            session: Session with the caller's transaction; only for tasks without an origin.
 
-    Raises:
-        InvalidRequestError: *store* refuses, and at least one of *requests* was not stored before.
-    """
-    try:
-        return store()
-    except InvalidRequestError:
-        known = _find_earlier(tasks, requests, session=session)
-        if known is None:
-            raise
+        Raises:
+            InvalidRequestError: Requests are not allowed; nothing was stored.
+            UnknownTaskError: A name is not registered, or not for HTTP; nothing was stored.
+            DuplicateKeyError: Keys were used with other requests. Nothing of the same thousand was stored.
+            UnavailableError: MongoDB did not confirm; a repeat is safe with keys, or with an origin.
+        """
+        self.require_mark()
+        submission = make_submission(requests, rules=rules, payloads=payloads, trace=trace, session=session)
+        match rules.origin:
+            case None:
+                return self._store(submission)
+            case Invocation() as invocation:
+                return self._store_invocation(invocation, submission)
+            case Occurrence() as occurrence:
+                return self._store_occurrence(occurrence, submission)
+            case unexpected:
+                assert_never(unexpected)
+
+    def _store(self, submission: Submission) -> list[Accepted]:
+        """Store the requests, or return the tasks of earlier requests with the same keys if they are refused.
+
+        A repeat may arrive after its ``expires_at``, or after its function was removed. Its sender still learns that
+        the first request was accepted.
+        """
+        try:
+            now = self._check(submission)
+        except InvalidRequestError:
+            known = find_by_keys(self._tasks, submission)
+            if known is None:
+                raise
+            return known
+        if submission.rules.is_single:
+            return [store_task(self._tasks, submission, now=now)]
+        return store_tasks(self._tasks, submission, now=now)
+
+    def _store_invocation(self, invocation: Invocation, submission: Submission) -> list[Accepted]:
+        """Return the stored tasks of *invocation*, and store the missing ones.
+
+        An insert finds living tasks by itself, because their ids are taken. If the invocation may be a repeat, stored
+        tasks are looked up before, for the dead letters among them. A first try has none.
+        """
+        ids = submission.ids
+        known = find_by_ids(self._tasks, self._dead, ids) if invocation.may_be_repeat else []
+        if len(known) == len(ids):
+            return known
+        try:
+            return known + self._store(submission.take(len(known)))
+        except TakenIdError:
+            known = find_by_ids(self._tasks, self._dead, ids)
+            if len(known) < len(ids):
+                raise UnavailableError("stored tasks of this invocation were rolled back; repeat it") from None
+        except (InvalidRequestError, DuplicateKeyError):
+            known = find_by_ids(self._tasks, self._dead, ids)
+            if len(known) < len(ids):
+                raise
         return known
 
+    def _store_occurrence(self, occurrence: Occurrence, submission: Submission) -> list[Accepted]:
+        known = find_occurrence(self._tasks, occurrence, submission.ids)
+        if known is not None:
+            return known
+        return store_occurrence(self._tasks, occurrence, submission, now=self._check(submission))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Up to a thousand new tasks. *first* is the index of the first one among all requests."""
+    def _check(self, submission: Submission) -> datetime:
+        """Refuse requests that their rules do not allow, and return the time of the check."""
+        known = self._read_declarations(submission)
+        problems = find_problems(submission, known=known)
+        if problems:
+            has_unknown = bool(known.types) and any(task.name not in known.types for task in submission.requests)
+            raise (UnknownTaskError if has_unknown else InvalidRequestError)(problems)
+        now = self.now()
+        expired = find_expired(submission, now=now)
+        if expired:
+            raise InvalidRequestError(expired)
+        return now
 
-    first: int
-    ids: Sequence[ObjectId]
-    keyed: Sequence[Keyed | None]
-    documents: Sequence[RawBSONDocument]
-
-
-def make_batch(
-    requests: Sequence[NewTask],
-    encoder: Encoder,
-    *,
-    payloads: Sequence[bytes] | None = None,
-    ids: Sequence[ObjectId] | None = None,
-    first: int = 0,
-) -> Batch:
-    """Return *requests* as encoded documents, with new ids if none are given."""
-    payloads = [bson.encode(request.payload) for request in requests] if payloads is None else payloads
-    ids = [ObjectId() for _ in requests] if ids is None else ids
-    keyed = [
-        None if request.idempotency_key is None else (request.idempotency_key, request.hash()) for request in requests
-    ]
-    documents = encoder.documents(requests, payloads=payloads, ids=ids, keyed=keyed)
-    return Batch(first=first, ids=ids, keyed=keyed, documents=documents)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The task of each request, and the documents of the new tasks."""
-
-    accepted: list[Accepted]
-    new: Sequence[RawBSONDocument]
-
-
-def plan_batch(tasks: Tasks, batch: Batch, *, session: ClientSession) -> Plan:
-    """Return the plan for *batch* in the transaction of *session*.
-
-    Raises:
-        DuplicateKeyError: A key belongs to another request.
-    """
-    return _make_plan(batch, _find_by_batch(tasks, batch, session=session))
-
-
-def store_in_order(tasks: Tasks, batch: Batch) -> list[Accepted]:
-    """Store *batch* task by task, on a standalone server.
-
-    Raises:
-        DuplicateKeyError: A key belongs to another request.
-        UnavailableError: The first tasks may be stored, the rest is not.
-    """
-    for _ in range(MAX_INSERT_ROUNDS):
-        with translate_errors():
-            by_key = _find_by_batch(tasks, batch)
-        plan = _make_plan(batch, by_key)
-        if writes.insert_in_order(tasks, plan.new) == len(plan.new):
-            return plan.accepted
-    raise UnavailableError("other callers use the same idempotency keys at the same time; repeat it")
-
-
-def _store(tasks: Tasks, batch: Batch, *, session: ClientSession | None) -> list[Accepted]:
-    if session is not None and session.in_transaction:
-        return _store_in_transaction(tasks, batch, session=session)
-    if not has_transactions(tasks.database):
-        return store_in_order(tasks, batch)
-    return run_in_transaction(tasks.database, lambda own: _store_in_transaction(tasks, batch, session=own))
-
-
-def _store_in_transaction(tasks: Tasks, batch: Batch, *, session: ClientSession) -> list[Accepted]:
-    plan = plan_batch(tasks, batch, session=session)
-    writes.insert_all(tasks, plan.new, session=session)
-    return plan.accepted
-
-
-def _find_by_batch(tasks: Tasks, batch: Batch, *, session: ClientSession | None = None) -> dict[str, dict[str, Any]]:
-    keys = {keyed[0] for keyed in batch.keyed if keyed is not None}
-    return writes.find_key_holders(tasks, keys, session=session) if keys else {}
-
-
-def _make_plan(batch: Batch, stored: Mapping[str, Mapping[str, Any]]) -> Plan:
-    """Return the plan for *batch*; *stored* are the stored tasks by key.
-
-    Raises:
-        DuplicateKeyError: A key belongs to another request.
-    """
-    if not any(batch.keyed):
-        return Plan(accepted=[Accepted(task_id) for task_id in batch.ids], new=batch.documents)
-    by_key: dict[str, Mapping[str, Any]] = dict(stored)
-    accepted: list[Accepted] = []
-    taken: dict[int, TaskId] = {}
-    for index, (task_id, keyed) in enumerate(zip(batch.ids, batch.keyed, strict=True), batch.first):
-        new = {"_id": task_id, "status": "pending", "request_hash": keyed and keyed[1]}
-        task = new if keyed is None else by_key.setdefault(keyed[0], new)
-        if task.get("request_hash") != new["request_hash"]:
-            taken[index] = task["_id"]
-        accepted.append(Accepted(task["_id"], str(task.get("status")), is_new=task["_id"] == task_id))
-    if taken:
-        raise DuplicateKeyError(next(iter(taken.values())), problems=limit_problems(_list_problems(taken)))
-    documents = [document for document, result in zip(batch.documents, accepted, strict=True) if result.is_new]
-    return Plan(accepted=accepted, new=documents)
-
-
-def _list_problems(taken: Mapping[int, TaskId]) -> list[Problem]:
-    return [Problem(f"{index}.idempotency_key", "was used with another request") for index in taken]
-
-
-def _find_earlier(tasks: Tasks, requests: Sequence[NewTask], *, session: ClientSession | None) -> list[Accepted] | None:
-    """Return the tasks that the keys of all *requests* made before, or ``None`` if one is missing or differs."""
-    keys = [request.idempotency_key for request in requests if request.idempotency_key is not None]
-    if len(keys) < len(requests):
-        return None
-    with translate_errors():
-        by_key = _find_by_key(tasks, set(keys), session=session)
-    found = [by_key[key] for key in keys if key in by_key]
-    if len(found) < len(keys) or any(
-        task.get("request_hash") != request.hash() for task, request in zip(found, requests, strict=True)
-    ):
-        return None
-    return [Accepted(id=task["_id"], status=str(task.get("status")), is_new=False) for task in found]
-
-
-def _find_by_key(tasks: Tasks, keys: Collection[str], *, session: ClientSession | None) -> dict[str, dict[str, Any]]:
-    if session is not None:
-        return writes.find_key_holders(tasks, keys, session=session)
-    with majority_read(tasks) as (lasting, own):
-        return writes.find_key_holders(lasting, keys, session=own)
+    def _read_declarations(self, submission: Submission) -> Declarations:
+        names = {request.name for request in submission.requests}
+        if submission.rules.is_http:
+            queues = {request.queue for request in submission.requests}
+            return self._directory.read_declarations(names=names, queues=queues, for_http=True)
+        known = self._directory.read_declarations()
+        return self._directory.read_declarations(names=names) if known.types else known

@@ -2,48 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import datetime
-from functools import partial
-from http import HTTPStatus
-from typing import Annotated, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import pymongo
-from aws_lambda_powertools import Logger
-from aws_lambda_powertools.event_handler import APIGatewayRestResolver, Response
-from aws_lambda_powertools.event_handler.exceptions import NotFoundError
-from aws_lambda_powertools.event_handler.openapi.exceptions import RequestValidationError
-from aws_lambda_powertools.event_handler.openapi.params import Body, Header, Path
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from tidemill.aws import lambda_context, logging
 from tidemill.aws.launcher import SendError
 from tidemill.bootstrap import deployment, prepare_wake
-from tidemill.enqueue.direct import derive_ids, refuse_too_old
-from tidemill.enqueue.documents import Accepted
+from tidemill.enqueue.rules import Invocation, make_direct_rules, refuse_too_old
 from tidemill.errors import (
     CredentialsError,
     DuplicateKeyError,
     InvalidRequestError,
     MissingIndexError,
-    Problem,
     SettingsError,
-    TaskNotFoundError,
     TidemillError,
     TooOldError,
     UnavailableError,
     UnsupportedServerError,
 )
-from tidemill.http import events, openapi, responses, rules
-from tidemill.http.models import AcceptedTask, AcceptedTasks, Batch, HttpTask, TaskAnswer
+from tidemill.handlers.routes import answer_request, app
+from tidemill.handlers.submission import logger, retry_wake, submit_tasks
+from tidemill.http import events, responses
 from tidemill.http.responses import HttpError
-from tidemill.model import Task
-from tidemill.requests.events import Occurrence, is_redelivery, is_single, read_direct, read_redelivery
-from tidemill.requests.tasks import MAX_KEY_CHARS, NewTask
-from tidemill.requests.validation import prefix_problems
+from tidemill.requests.events import DirectRequest, is_redelivery, read_direct, read_redelivery
+
+__all__ = ["app", "lambda_handler", "logger"]
 
 MONGODB_REQUEST_BUDGET_SEC: Final = 4.0
 """Limit of MongoDB's time over one request; the caller waits at most 5 s."""
@@ -57,30 +44,7 @@ MENDED_BY_TIME: Final = (UnavailableError, CredentialsError, SettingsError, Miss
 NEVER_MENDED: Final = (InvalidRequestError, DuplicateKeyError, TooOldError)
 """Errors that every repeat of a message has again."""
 
-MAX_LOGGED: Final = 20
-"""Limit of the task ids in one log line."""
-
-TaskIdInPath = Annotated[str, Path(description="The id that the enqueue answered: 24 hex digits.")]
-Key = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        min_length=1,
-        max_length=MAX_KEY_CHARS,
-        description="What makes a repeat of this request the same task; your own for each task.",
-        examples=["order-7"],
-    ),
-]
-
-logger = Logger(service="tidemill-enqueue", use_rfc3339=True)
 logging.quiet_libraries()
-app = APIGatewayRestResolver(
-    debug=False,  # or POWERTOOLS_DEV prints every event with its payload
-    enable_validation=True,
-    response_validation_error_http_code=500,
-    json_body_deserializer=events.parse_json_object,
-    serializer=partial(json.dumps, allow_nan=False),
-)
 prepare_wake()
 
 
@@ -105,7 +69,7 @@ def lambda_handler(
     logger.structure_logs(request_id=lambda_context.get_owner(context))
     with pymongo.timeout(request_budget_sec):
         answer = _answer(event, context)
-    _retry_wake()
+    retry_wake()
     return answer
 
 
@@ -115,128 +79,9 @@ def _answer(event: Any, context: LambdaContext | None) -> dict[str, Any]:  # noq
     if events.is_direct(event):
         return _enqueue_direct(event, request_id=_get_request_id(context))
     if events.is_http(event):
-        return _answer_http(event, context)
+        return answer_request(event, context)
     logger.warning("invalid_event")
     return responses.encode_error(HttpError(400, "invalid_event", "this is no event of the REST API"))
-
-
-def _answer_http(event: dict[str, Any], context: LambdaContext | None) -> dict[str, Any]:
-    def resolve() -> dict[str, Any]:
-        answer: dict[str, Any] = app.resolve(events.clean_event(event), context)  # type: ignore[arg-type]
-        return answer
-
-    try:
-        return deployment().with_current_secret(resolve)
-    except TidemillError as error:
-        return responses.encode_error(_refuse_request(error, event))
-
-
-@app.post("/tasks", **openapi.POST)
-def enqueue(task: Annotated[HttpTask, Body()], idempotency_key: Key = None) -> Response[AcceptedTask]:
-    """Enqueue one task."""
-    event = _current_event()
-    request = rules.build_request(task, key=idempotency_key, caller=events.read_caller(event))
-    [accepted] = _store_http([request], is_batch=False, trace=events.build_trace(event))
-    headers = responses.HEADERS | {"Location": events.build_location(event, accepted.id)}
-    status = 202 if accepted.is_new else 200
-    return Response(status_code=status, body=responses.build_accepted(accepted), headers=headers)
-
-
-@app.post("/tasks/batch", **openapi.POST_BATCH)
-def enqueue_batch(batch: Annotated[Batch, Body()]) -> Response[AcceptedTasks]:
-    """Enqueue many tasks, all or none."""
-    event = _current_event()
-    if events.read_idempotency_key(event) is not None:
-        raise InvalidRequestError([Problem("Idempotency-Key", "is for one task: give each an idempotency_key")])
-    requests = rules.build_requests(batch.tasks, caller=events.read_caller(event))
-    accepted = _store_http(requests, is_batch=True, trace=events.build_trace(event))
-    status = 202 if any(task.is_new for task in accepted) else 200
-    return Response(status_code=status, body=responses.build_all_accepted(accepted), headers=dict(responses.HEADERS))
-
-
-@app.get("/tasks/<task_id>", **openapi.GET)
-def get(task_id: TaskIdInPath) -> Response[TaskAnswer]:
-    """Return the state of a task."""
-    return _answer_with_task(_find_own_task(task_id), "looked_up")
-
-
-@app.delete("/tasks/<task_id>", **openapi.CANCEL)
-def cancel(task_id: TaskIdInPath) -> Response[TaskAnswer]:
-    """Cancel a task."""
-    task = deployment().queue.cancel(_find_own_task(task_id).id)
-    if not isinstance(task, Task):
-        raise TaskNotFoundError(task_id)
-    return _answer_with_task(task, "cancelled")
-
-
-@app.exception_handler(Exception)  # type: ignore[untyped-decorator]
-def refuse_unexpected_error(error: Exception) -> Response[Any]:
-    """Answer an unexpected error. Raise errors of Tidemill again: the secret may be their cause."""
-    if isinstance(error, TidemillError):
-        raise error
-    return _make_error_response(_refuse_request(error, _current_event()))
-
-
-@app.not_found
-def refuse_unknown_route(_: NotFoundError) -> Response[Any]:
-    """Answer a request that no route takes."""
-    error = HttpError(404, "not_found", "there is no such resource")
-    return _make_error_response(_refuse_request(error, _current_event()))
-
-
-def _current_event() -> dict[str, Any]:
-    event: dict[str, Any] = app.current_event.raw_event
-    return event
-
-
-def _store_http(requests: Sequence[NewTask], *, is_batch: bool, trace: Mapping[str, str]) -> list[Accepted]:
-    warm = deployment()
-    queue = warm.queue
-
-    def store() -> list[Accepted]:
-        rules.refuse(requests, directory=warm.directory, max_timeout=warm.settings.max_task_timeout)
-        return queue.accept_many(requests, trace=trace) if is_batch else [queue.accept(requests[0], trace=trace)]
-
-    with _place_problems(is_batch=is_batch):
-        accepted = queue.store_or_find_earlier(requests, store)
-    _announce_tasks(requests, accepted, trace=trace)
-    return accepted
-
-
-def _find_own_task(task_id: str) -> Task:
-    task = deployment().queue.get(events.parse_object_id(task_id), source=events.read_caller(_current_event()))
-    if not isinstance(task, Task):
-        raise TaskNotFoundError(task_id)
-    return task
-
-
-def _answer_with_task(task: Task, message: str) -> Response[TaskAnswer]:
-    logger.info(message, extra={"task_id": str(task.id), "task_name": task.name, "status": task.status})
-    return Response(status_code=200, body=responses.build_task_answer(task), headers=dict(responses.HEADERS))
-
-
-def _make_error_response(error: HttpError) -> Response[Any]:
-    answer = responses.encode_error(error)
-    return Response(status_code=answer["statusCode"], body=answer["body"], headers=answer["headers"])
-
-
-def _refuse_request(error: Exception, event: Mapping[str, Any]) -> HttpError:
-    """Return the answer to *error* and log it; the log has only the code of a fault in the request."""
-    trace = events.build_trace(event)
-    if not isinstance(error, TidemillError | RequestValidationError):
-        logger.error("unexpected", extra=logging.error_fields(error) | trace)
-        message = "an unexpected error; repeat a POST with the same Idempotency-Key, which is safe"
-        return HttpError(500, "internal", message)
-    if isinstance(error, RequestValidationError):
-        refusal = responses.build_not_allowed(rules.translate_problems(error.errors()))
-    else:
-        refusal = responses.convert_error(error)
-    if refusal.status == HTTPStatus.SERVICE_UNAVAILABLE:
-        log = logger.warning if isinstance(error, UnavailableError) else logger.error
-        log(refusal.code, extra=logging.error_fields(error) | trace)
-    else:
-        logger.info("refused", extra={"status": int(refusal.status), "code": refusal.code} | trace)
-    return refusal
 
 
 def _get_request_id(context: LambdaContext | None) -> str:
@@ -245,8 +90,12 @@ def _get_request_id(context: LambdaContext | None) -> str:
 
 
 def _enqueue_direct(event: Any, *, request_id: str) -> dict[str, Any]:  # noqa: ANN401 - of any kind
+    def submit() -> dict[str, Any]:
+        invocation = Invocation(request_id=request_id, may_be_repeat=lambda_context.may_be_repeat())
+        return _submit_direct(read_direct(event), invocation)
+
     try:
-        return deployment().with_current_secret(lambda: _store_direct(event, request_id=request_id))
+        return deployment().with_current_secret(submit)
     except Exception as error:
         _log_failure(error)
         raise
@@ -265,7 +114,7 @@ def _enqueue_redelivered(messages: Sequence[Mapping[str, Any]], context: LambdaC
             left += rest
             break
         try:
-            deployment().with_current_secret(lambda message=message: _store_redelivered(message))  # type: ignore[misc]
+            deployment().with_current_secret(lambda message=message: _submit_redelivered(message))  # type: ignore[misc]
         except MENDED_BY_TIME as error:
             _log_failure(error, left=len(rest))
             left += rest
@@ -279,9 +128,22 @@ def _enqueue_redelivered(messages: Sequence[Mapping[str, Any]], context: LambdaC
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in left]}
 
 
-def _store_redelivered(message: Mapping[str, Any]) -> None:
+def _submit_redelivered(message: Mapping[str, Any]) -> None:
     redelivery = read_redelivery(message)
-    _store_direct(redelivery.event, request_id=redelivery.request_id, failed_at=redelivery.failed_at, is_repeat=True)
+    request = read_direct(redelivery.event)
+    kept, now = deployment().settings.retention, deployment().enqueue_service.now()
+    refuse_too_old(request.occurrence, failed_at=redelivery.failed_at, kept=kept, now=now)
+    _submit_direct(request, Invocation(request_id=redelivery.request_id, may_be_repeat=True))
+
+
+def _submit_direct(request: DirectRequest, invocation: Invocation) -> dict[str, Any]:
+    origin, max_timeout = request.occurrence or invocation, deployment().settings.max_task_timeout
+    rules = make_direct_rules(origin, is_single=request.is_single, max_timeout=max_timeout)
+    accepted = submit_tasks(request.tasks, rules=rules, trace=events.build_direct_trace(invocation.request_id))
+    if request.occurrence is not None:
+        return {"tasks": [{"id": str(task.id)} for task in accepted], "is_new": any(task.is_new for task in accepted)}
+    answer = responses.build_all_accepted(accepted).model_dump()
+    return answer["tasks"][0] if request.is_single else answer
 
 
 def _move_to_failures(message: Mapping[str, Any], error: TidemillError) -> bool:
@@ -297,95 +159,6 @@ def _move_to_failures(message: Mapping[str, Any], error: TidemillError) -> bool:
             not_sent = str(send_error)
     logger.warning("refused", extra=fields | ({} if not_sent is None else {"not_sent": not_sent}))
     return not_sent is None
-
-
-def _store_direct(
-    event: Any,  # noqa: ANN401 - of any kind
-    *,
-    request_id: str,
-    failed_at: datetime | None = None,
-    is_repeat: bool = False,
-) -> dict[str, Any]:
-    """Store a direct event. Its task ids are derived from the request id, which repeats have too."""
-    request, trace = read_direct(event), events.build_direct_trace(request_id)
-    if is_repeat:
-        kept, now = deployment().settings.retention, deployment().queue.now()
-        refuse_too_old(request.occurrence, failed_at=failed_at, kept=kept, now=now)
-    requests, is_batch = rules.scope_keys(request.tasks), not is_single(event)
-    if request.occurrence is not None:
-        return _store_occurrence(request.occurrence, requests, is_batch=is_batch, trace=trace)
-    queue, ids = deployment().queue, derive_ids(request_id, len(requests))
-
-    def store(start: int) -> list[Accepted]:
-        _refuse_long_timeouts(requests)
-        if is_batch:
-            return queue.accept_many(requests[start:], ids=ids[start:], trace=trace)
-        return [queue.accept(requests[0], task_id=ids[0], trace=trace)]
-
-    with _place_problems(is_batch=is_batch):
-        accepted = queue.store_once(ids, store, may_be_repeat=is_repeat or lambda_context.may_be_repeat())
-    _announce_tasks(requests, accepted, trace=trace)
-    answer = responses.build_all_accepted(accepted).model_dump()
-    return answer if is_batch else answer["tasks"][0]
-
-
-def _store_occurrence(
-    occurrence: Occurrence, requests: Sequence[NewTask], *, is_batch: bool, trace: Mapping[str, str]
-) -> dict[str, Any]:
-    with _place_problems(is_batch=is_batch):
-        _refuse_long_timeouts(requests)
-        accepted = deployment().queue.accept_occurrence(occurrence, requests, trace=trace)
-    _announce_tasks(requests, accepted, trace=trace)
-    return {"tasks": [{"id": str(task.id)} for task in accepted], "is_new": any(task.is_new for task in accepted)}
-
-
-def _refuse_long_timeouts(requests: Sequence[NewTask]) -> None:
-    rules.refuse_too_long(requests, max_timeout=deployment().settings.max_task_timeout)
-
-
-@contextmanager
-def _place_problems(*, is_batch: bool) -> Iterator[None]:
-    """Name the fields of problems in a batch below ``tasks``, and those of a single task by themselves."""
-
-    def place(problems: Sequence[Problem]) -> list[Problem]:
-        if is_batch:
-            return prefix_problems("tasks", problems)
-        return [Problem(problem.field.removeprefix("0."), problem.message) for problem in problems]
-
-    try:
-        yield
-    except InvalidRequestError as error:
-        raise type(error)(place(error.problems)) from None
-    except DuplicateKeyError as error:
-        raise DuplicateKeyError(error.task_id, problems=place(error.problems)) from None
-
-
-def _announce_tasks(requests: Sequence[NewTask], accepted: Sequence[Accepted], *, trace: Mapping[str, str]) -> None:
-    """Log the accepted tasks; wake an executor if a new task is due, so that it does not wait for the next tick."""
-    new = [request for request, task in zip(requests, accepted, strict=True) if task.is_new]
-    fields = {
-        "count": len(accepted),
-        "new": len(new),
-        "task_ids": [str(task.id) for task in accepted[:MAX_LOGGED]],
-        "task_names": sorted({request.name for request in requests})[:MAX_LOGGED],
-    }
-    logger.info("accepted", extra=fields | dict(trace))
-    now = deployment().queue.now()
-    if any(request.starts_at(now) is None for request in new):
-        waker = deployment().waker
-        _warn_if_wake_failed(None if waker is None else waker.wake())
-
-
-def _retry_wake() -> None:
-    """Repeat a wake of an earlier request that failed."""
-    with suppress(TidemillError):  # malformed settings, which the answer reports
-        waker = deployment().waker
-        _warn_if_wake_failed(None if waker is None else waker.retry_pending_wake())
-
-
-def _warn_if_wake_failed(error: str | None) -> None:
-    if error is not None:
-        logger.warning("wake_failed", reason=error)
 
 
 def _log_failure(error: Exception, **fields: object) -> None:

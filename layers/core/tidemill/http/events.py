@@ -12,14 +12,13 @@ from typing import Any, Final
 
 from bson import ObjectId
 
+from tidemill.enqueue.rules import DIRECT
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.http.responses import HttpError
 from tidemill.requests.tasks import MAX_KEY_CHARS
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 KEY_HEADER: Final = "idempotency-key"
-DIRECT: Final = "direct"
-"""The caller of every direct invocation, which IAM has authorized."""
 
 
 def read_body(event: Mapping[str, Any]) -> str:

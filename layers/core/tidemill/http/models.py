@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidemill.enqueue.rules import MIN_HTTP_BASE_SEC
 from tidemill.model import Reason, Status
-from tidemill.requests.tasks import MAX_TASKS, MAX_TIMEOUT_SEC, NAME_PATTERN, NewTask, Retry, TaskFields
+from tidemill.requests.tasks import MAX_TASKS, Name, NewTask, Retry, TaskFields, Timeout
 from tidemill.requests.validation import Request
 
 CODES: Final[Mapping[int, Mapping[str, str]]] = {
@@ -51,8 +52,6 @@ def list_codes() -> list[str]:
 
 
 MAX_HTTP_PRIORITY: Final = 10
-MIN_HTTP_BASE_SEC: Final = 0.1
-"""Lower bound of the base of a back-off, so that a caller cannot make a task retry without a pause."""
 
 _TASK_ID: Final = "68a5f0c2e4b0a1d2c3f4a5b6"
 _MOMENT: Final = "2026-07-01T09:00:00.000Z"
@@ -62,8 +61,7 @@ _ANSWER: Final = ConfigDict(frozen=True)
 class HttpTask(TaskFields):
     """A task to be enqueued."""
 
-    name: str = Field(
-        pattern=NAME_PATTERN,
+    name: Name = Field(
         description=(
             "The task function, which the deployment must open to HTTP (`@task(..., http=True)`). Ask its operator "
             "for the names; `deliver_webhook` and `noop` are always there."
@@ -81,15 +79,17 @@ class HttpTask(TaskFields):
         ),
         examples=["conservative"],
     )
-    timeout_sec: float | None = Field(
+    timeout_sec: Timeout | None = Field(
         default=None,
-        ge=0.1,
-        le=MAX_TIMEOUT_SEC,
         description=(
             "Timeout of one attempt; at most the deployment's MAX_TASK_TIMEOUT_SEC, which is 50 unless its operator "
             "chose another. A larger value is refused (422)."
         ),
     )
+
+    def add_key(self, key: str | None) -> NewTask:
+        """Return the request for this task under *key*, which came in a header."""
+        return NewTask.model_construct(**dict(self), idempotency_key=key)
 
 
 class HttpBatchTask(HttpTask, NewTask):

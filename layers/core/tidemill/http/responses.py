@@ -23,17 +23,25 @@ from tidemill.http.models import (
     ErrorAnswer,
     ErrorBody,
     ErrorDetail,
+    HttpBatchTask,
     TaskAnswer,
     TaskFailure,
 )
 from tidemill.model import Task
 from tidemill.policy.failures import truncate_text
+from tidemill.requests.tasks import RetryOptions
+from tidemill.requests.validation import list_problems
 from tidemill.text import iso_timestamp
 
 HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store"}
 MAX_RESULT_CHARS: Final = 1024 * 1024
 MAX_ERROR_CHARS: Final = 10_000
 """Bounds of a result and an error: a document edited by hand may be larger than an answer of API Gateway."""
+
+KEY_HEADER: Final = "Idempotency-Key"
+
+_NAMES: Final = {*HttpBatchTask.model_fields, *RetryOptions.model_fields, "tasks"}
+"""Names of all fields, to suggest one for an unknown field."""
 
 _MAX_NAME_CHARS: Final = 200
 _UNAVAILABLE: Final = 503
@@ -100,6 +108,11 @@ def build_not_allowed(problems: Sequence[Problem]) -> HttpError:
     return HttpError(422, "not_allowed", "the request can be read, but is not allowed as it is", problems)
 
 
+def convert_validation_errors(errors: Sequence[Any]) -> HttpError:
+    """Return the *errors* of the routes' validation, as Pydantic lists them, for the fields that the caller wrote."""
+    return build_not_allowed([_locate(problem) for problem in list_problems(errors, names=_NAMES)])
+
+
 def convert_error(error: TidemillError) -> HttpError:
     """Return *error* as an error of HTTP; faults of the deployment are described in the log only."""
     match error:
@@ -115,3 +128,12 @@ def convert_error(error: TidemillError) -> HttpError:
             return HttpError(503, "unavailable", f"{error}; try again: a POST is safe with the same Idempotency-Key")
         case _:
             return HttpError(503, "misconfigured", "the queue is not set up; its log says what is missing")
+
+
+def _locate(problem: Problem) -> Problem:
+    place, _, field = problem.field.partition(".")
+    if place == "header":
+        return Problem(KEY_HEADER, problem.message)
+    if field == "idempotency_key":
+        return Problem(field, f"goes into the header {KEY_HEADER}")
+    return Problem(field or "task", problem.message)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
+from bson import ObjectId
 from pydantic import AfterValidator, Field, ValidationError
 
 from tidemill.errors import InvalidRequestError, Problem
@@ -25,6 +27,9 @@ SQS: Final = "aws:sqs"
 
 MAX_CONCURRENCY: Final = 256
 """Each slot is a thread, and Lambda allows a function about a thousand threads."""
+
+_OCCURRENCE_HASH_BYTES: Final = 6
+"""Bytes of the occurrence's hash in the twelve bytes of an ObjectId: four of time before it, two of count after it."""
 
 _NAMES: Final = {*NewTask.model_fields, *RetryOptions.model_fields}
 
@@ -54,12 +59,26 @@ class Occurrence(Request):
     schedule: Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_require_schedule)]
     at: Moment
 
+    def derive_ids(self, count: int) -> list[ObjectId]:
+        """Return the ids of *count* tasks, the same ones for each delivery. They sort by time, then by position."""
+        seconds = int(self.at.timestamp()) % 2**32
+        text = f"{self.schedule}|{self.at.isoformat()}".encode()
+        begin = seconds.to_bytes(4, "big") + hashlib.sha256(text).digest()[:_OCCURRENCE_HASH_BYTES]
+        return [ObjectId(begin + index.to_bytes(2, "big")) for index in range(count)]
+
 
 class DirectRequest(Request):
     """The tasks of a direct invocation, in order."""
 
     tasks: list[NewTask] = Field(min_length=1, max_length=MAX_TASKS)
     occurrence: Occurrence | None = None
+    is_single: ClassVar[bool] = False
+
+
+class SingleDirectRequest(DirectRequest):
+    """The task of a direct invocation that sent no list."""
+
+    is_single: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +111,6 @@ class SweepRequest(Request):
     """Event that starts archive, or reclaim by schedule; it has no options."""
 
 
-def is_single(event: Mapping[str, Any]) -> bool:
-    """Return True if *event* is the body of one task."""
-    return "tasks" not in event
-
-
 def read_direct(event: object) -> DirectRequest:
     """Return the request in *event*: the body of ``POST /tasks`` or ``POST /tasks/batch``, or a schedule's input.
 
@@ -109,12 +123,12 @@ def read_direct(event: object) -> DirectRequest:
         raise InvalidRequestError([Problem("occurrence", f"is missing: {SCHEDULE_HINT}")])
     if "occurrence" in event and event["occurrence"] is None:
         raise InvalidRequestError([Problem("occurrence", f"must not be null: {SCHEDULE_HINT}")])
-    if not is_single(event):
+    if "tasks" in event:
         return parse_request(DirectRequest, event, names=_NAMES)
     task = {name: value for name, value in event.items() if name != "occurrence"}
     try:
         return parse_request(
-            DirectRequest,
+            SingleDirectRequest,
             {"tasks": [task]} | {name: event[name] for name in event if name == "occurrence"},
             names=_NAMES,
         )

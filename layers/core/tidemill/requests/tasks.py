@@ -27,7 +27,7 @@ from tidemill.errors import InvalidRequestError, Problem
 from tidemill.model import MAX_BACKOFF_SEC, MAX_FACTOR, MAX_RETRIES_LIMIT, Backoff, Jitter, RetryPolicy, Strategy
 from tidemill.policy.retry import DEFAULT, PRESET_EXPECTED, PRESETS
 from tidemill.requests.payloads import require_storable
-from tidemill.requests.validation import Request, limit_problems, prefix_problems, problems
+from tidemill.requests.validation import Request, limit_problems, problems
 
 NAME_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,99}$"
 QUEUE_PATTERN: Final = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}$"
@@ -130,6 +130,8 @@ def _require_key(value: str) -> str:
     return value
 
 
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Timeout = Annotated[float, Field(ge=0.1, le=MAX_TIMEOUT_SEC)]
 Moment = Annotated[datetime, BeforeValidator(_read_moment)]
 Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY_CHARS), AfterValidator(_require_key)]
 
@@ -137,7 +139,7 @@ Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY_CHARS), AfterValidat
 class TaskFields(Request):
     """A task to enqueue, without its idempotency key."""
 
-    name: str = Field(pattern=NAME_PATTERN, description="The registered task function.", examples=["deliver_webhook"])
+    name: Name = Field(description="The registered task function.", examples=["deliver_webhook"])
     payload: Annotated[dict[str, Any], AfterValidator(require_storable)] = Field(
         description="Argument of the function: an object of at most 256 KiB, at most 64 levels deep.",
         examples=[{"url": "https://example.com/hook", "body": {"order": "order-7"}}],
@@ -163,9 +165,7 @@ class TaskFields(Request):
     max_retries: int | None = Field(
         default=None, ge=0, le=MAX_RETRIES_LIMIT, description="0 is one run. Overrides max_retries of retry."
     )
-    timeout_sec: float | None = Field(
-        default=None, ge=0.1, le=MAX_TIMEOUT_SEC, description="Upper limit of the duration of one attempt."
-    )
+    timeout_sec: Timeout | None = Field(default=None, description="Upper limit of the duration of one attempt.")
 
     @model_validator(mode="after")
     def _require_single_start(self) -> Self:
@@ -275,7 +275,7 @@ def _validate_each(requests: Sequence[NewTask | Mapping[str, Any]]) -> list[NewT
         try:
             tasks.append(request if isinstance(request, NewTask) else new_task(**request))
         except InvalidRequestError as error:
-            found += prefix_problems(str(index), error.problems)
+            found += [Problem(f"{index}.{problem.field}", problem.message) for problem in error.problems]
         except TypeError:
             found.append(Problem(str(index), "must be a NewTask or a mapping of its fields"))
     if found:

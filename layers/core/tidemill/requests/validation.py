@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -73,14 +74,13 @@ def list_problems(found: Sequence[Any], *, below: str = "", names: Collection[st
     return [*first, Problem(below or "task", f"and {left} more problems")] if left else first
 
 
-def limit_problems(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the first `MAX_PROBLEMS` of *problems*, and a last problem that says that there are more."""
-    return [*problems[:MAX_PROBLEMS], *[Problem("task", "and more problems")][: len(problems) > MAX_PROBLEMS]]
+def limit_problems(problems: Iterable[Problem], *, path: str = "") -> list[Problem]:
+    """Return the first `MAX_PROBLEMS` of *problems*, and a last problem, below *path*, that says that there are more.
 
-
-def prefix_problems(field: str, problems: Sequence[Problem]) -> list[Problem]:
-    """Return *problems* with *field* before each of their fields."""
-    return [Problem(f"{field}.{problem.field}", problem.message) for problem in problems]
+    No further problem is looked for: a guess at each of a thousand names would take seconds.
+    """
+    first = list(islice(problems, MAX_PROBLEMS + 1))
+    return [*first[:MAX_PROBLEMS], *[Problem(f"{path}task", "and more problems")][: len(first) > MAX_PROBLEMS]]
 
 
 def _join_path(location: tuple[int | str, ...]) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from tests.builders import make_service
 from tests.chaos.failures.cases.case import Case, Effect, share
 from tests.chaos.failures.world import World
 from tests.functions.calls import CALLER, Answer, request
 from tests.functions.conftest import Deployed
-from tidemill import Queue
 from tidemill.bootstrap import deployment
+from tidemill.enqueue.rules import EnqueueRules
 from tidemill.errors import RefusedError, UnavailableError
 from tidemill.requests.tasks import NewTask
 from tidemill.testing import FakeContext
@@ -24,7 +25,7 @@ REQUEST_ID: Final = "request-1"
 def _forgetful(world: World) -> Deployed:
     """The function, that has its client and has read nothing yet."""
     warm = deployment()
-    for name in ("queue", "directory"):  # cached properties
+    for name in ("queue", "enqueue_service"):  # cached properties
         vars(warm).pop(name, None)
     return world.functions
 
@@ -73,7 +74,8 @@ def _declared(world: World) -> None:
 
 def _enqueued(world: World) -> None:
     _declared(world)
-    one = Queue(world.sound).accept(NewTask(**NOOP), trace={"source": CALLER})
+    rules = EnqueueRules(is_single=True)
+    [one] = make_service(world.sound).submit([NewTask(**NOOP)], rules=rules, trace={"source": CALLER})
     world.kept["id"] = one.id
 
 
