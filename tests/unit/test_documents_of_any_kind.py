@@ -17,7 +17,7 @@ from tests.conftest import T0
 from tests.unit.make import raw
 from tidemill import Malformed, Task
 from tidemill.documents import decode, missing_fields, read_task
-from tidemill.http.responses import build_task_answer
+from tidemill.http.models import build_task_answer
 from tidemill.model import Failed, Failure, Run
 from tidemill.policy.retry import DEFAULT, decide_after_loss, resolve_policy
 from tidemill.store.outcomes import Settlement, outcome_updates

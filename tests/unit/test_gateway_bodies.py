@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidemill.http.events import MAX_BODY_BYTES, parse_json_object, read_body
-from tidemill.http.responses import HttpError
+from tidemill.http.models import HttpError
 
 EMPTY = "the body is empty"
 NOT_JSON = "the body is not valid JSON"

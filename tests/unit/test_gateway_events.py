@@ -28,8 +28,7 @@ from tidemill.http.events import (
     read_caller,
     read_idempotency_key,
 )
-from tidemill.http.models import HttpTask
-from tidemill.http.responses import HttpError, build_task_answer, encode_error
+from tidemill.http.models import HttpError, HttpTask, build_task_answer, encode_error
 from tidemill.requests.validation import parse_request
 
 KEY = "idempotency-key"

@@ -26,8 +26,8 @@ from tidemill.errors import (
 )
 from tidemill.handlers.routes import answer_request, app
 from tidemill.handlers.submission import logger, retry_wake, submit_tasks
-from tidemill.http import events, responses
-from tidemill.http.responses import HttpError
+from tidemill.http import events, models
+from tidemill.http.models import HttpError
 from tidemill.requests.events import DirectRequest, is_redelivery, read_direct, read_redelivery
 
 __all__ = ["app", "lambda_handler", "logger"]
@@ -81,7 +81,7 @@ def _answer(event: Any, context: LambdaContext | None) -> dict[str, Any]:  # noq
     if events.is_http(event):
         return answer_request(event, context)
     logger.warning("invalid_event")
-    return responses.encode_error(HttpError(400, "invalid_event", "this is no event of the REST API"))
+    return models.encode_error(HttpError(400, "invalid_event", "this is no event of the REST API"))
 
 
 def _get_request_id(context: LambdaContext | None) -> str:
@@ -142,13 +142,13 @@ def _submit_direct(request: DirectRequest, invocation: Invocation) -> dict[str, 
     accepted = submit_tasks(request.tasks, rules=rules, trace=events.build_direct_trace(invocation.request_id))
     if request.occurrence is not None:
         return {"tasks": [{"id": str(task.id)} for task in accepted], "is_new": any(task.is_new for task in accepted)}
-    answer = responses.build_all_accepted(accepted).model_dump()
+    answer = models.build_all_accepted(accepted).model_dump()
     return answer["tasks"][0] if request.is_single else answer
 
 
 def _move_to_failures(message: Mapping[str, Any], error: TidemillError) -> bool:
     """Send *message* to the queue of failures, which an alarm watches; return false if SQS must deliver it again."""
-    code = "too_old" if isinstance(error, TooOldError) else responses.convert_error(error).code
+    code = "too_old" if isinstance(error, TooOldError) else models.convert_error(error).code
     fields = logging.error_fields(error) | {"code": code, "message_id": message["messageId"]}
     queue = deployment().failures_queue
     not_sent: str | None = None if queue else "FAILURES_QUEUE_URL is missing"

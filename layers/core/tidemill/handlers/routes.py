@@ -20,9 +20,8 @@ from tidemill.enqueue.documents import Accepted
 from tidemill.enqueue.rules import make_http_rules
 from tidemill.errors import InvalidRequestError, Problem, TaskNotFoundError, TidemillError, UnavailableError
 from tidemill.handlers.submission import logger, submit_tasks
-from tidemill.http import events, openapi, responses
-from tidemill.http.models import AcceptedTask, AcceptedTasks, Batch, HttpTask, TaskAnswer
-from tidemill.http.responses import KEY_HEADER, HttpError
+from tidemill.http import events, models, openapi
+from tidemill.http.models import KEY_HEADER, AcceptedTask, AcceptedTasks, Batch, HttpError, HttpTask, TaskAnswer
 from tidemill.model import Task
 from tidemill.requests.tasks import Key, NewTask
 
@@ -55,16 +54,16 @@ def answer_request(event: dict[str, Any], context: LambdaContext | None) -> dict
     try:
         return deployment().with_current_secret(resolve)
     except TidemillError as error:
-        return responses.encode_error(_refuse_request(error, event))
+        return models.encode_error(_refuse_request(error, event))
 
 
 @app.post("/tasks", **openapi.POST)
 def enqueue(task: Annotated[HttpTask, Body()], idempotency_key: KeyInHeader = None) -> Response[AcceptedTask]:
     """Enqueue one task."""
     [accepted] = _submit([task.add_key(idempotency_key)], is_single=True)
-    headers = responses.HEADERS | {"Location": events.build_location(_current_event(), accepted.id)}
+    headers = models.HEADERS | {"Location": events.build_location(_current_event(), accepted.id)}
     status = 202 if accepted.is_new else 200
-    return Response(status_code=status, body=responses.build_accepted(accepted), headers=headers)
+    return Response(status_code=status, body=models.build_accepted(accepted), headers=headers)
 
 
 @app.post("/tasks/batch", **openapi.POST_BATCH)
@@ -74,7 +73,7 @@ def enqueue_batch(batch: Annotated[Batch, Body()]) -> Response[AcceptedTasks]:
         raise InvalidRequestError([Problem(KEY_HEADER, "is for one task: give each an idempotency_key")])
     accepted = _submit(batch.tasks, is_single=False)
     status = 202 if any(task.is_new for task in accepted) else 200
-    return Response(status_code=status, body=responses.build_all_accepted(accepted), headers=dict(responses.HEADERS))
+    return Response(status_code=status, body=models.build_all_accepted(accepted), headers=dict(models.HEADERS))
 
 
 @app.get("/tasks/<task_id>", **openapi.GET)
@@ -126,11 +125,11 @@ def _find_own_task(task_id: str) -> Task:
 
 def _answer_with_task(task: Task, message: str) -> Response[TaskAnswer]:
     logger.info(message, extra={"task_id": str(task.id), "task_name": task.name, "status": task.status})
-    return Response(status_code=200, body=responses.build_task_answer(task), headers=dict(responses.HEADERS))
+    return Response(status_code=200, body=models.build_task_answer(task), headers=dict(models.HEADERS))
 
 
 def _make_error_response(error: Exception) -> Response[Any]:
-    answer = responses.encode_error(_refuse_request(error, _current_event()))
+    answer = models.encode_error(_refuse_request(error, _current_event()))
     return Response(status_code=answer["statusCode"], body=answer["body"], headers=answer["headers"])
 
 
@@ -142,9 +141,9 @@ def _refuse_request(error: Exception, event: Mapping[str, Any]) -> HttpError:
         message = "an unexpected error; repeat a POST with the same Idempotency-Key, which is safe"
         return HttpError(500, "internal", message)
     if isinstance(error, RequestValidationError):
-        refusal = responses.convert_validation_errors(error.errors())
+        refusal = models.convert_validation_errors(error.errors())
     else:
-        refusal = responses.convert_error(error)
+        refusal = models.convert_error(error)
     if refusal.status == HTTPStatus.SERVICE_UNAVAILABLE:
         log = logger.warning if isinstance(error, UnavailableError) else logger.error
         log(refusal.code, extra=logging.error_fields(error) | trace)

@@ -14,11 +14,10 @@ from bson import ObjectId
 
 from tidemill.enqueue.rules import DIRECT
 from tidemill.errors import InvalidRequestError, Problem
-from tidemill.http.responses import HttpError
+from tidemill.http.models import KEY_HEADER, HttpError
 from tidemill.requests.tasks import MAX_KEY_CHARS
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-KEY_HEADER: Final = "idempotency-key"
 
 
 def read_body(event: Mapping[str, Any]) -> str:
@@ -129,7 +128,7 @@ def clean_event(event: Mapping[str, Any]) -> dict[str, Any]:
     headers = _read_headers(event)
     key = read_idempotency_key(event) if is_post else None
     if key is not None:
-        headers[KEY_HEADER] = [key]
+        headers[KEY_HEADER.lower()] = [key]
     return dict(event) | {
         "headers": {name: values[0] for name, values in headers.items()} | {"content-type": "application/json"},
         "multiValueHeaders": headers,
@@ -153,7 +152,7 @@ def read_idempotency_key(event: Mapping[str, Any]) -> str | None:
     Raises:
         HttpError: 400: the key is empty or too long, or there are two keys.
     """
-    keys = _read_headers(event).get(KEY_HEADER, [])
+    keys = _read_headers(event).get(KEY_HEADER.lower(), [])
     if len(keys) > 1:
         raise HttpError(400, "invalid_key", "the header Idempotency-Key was sent with different values")
     if keys and not 0 < len(keys[0].strip()) <= MAX_KEY_CHARS:
