@@ -20,7 +20,7 @@ from tests.template.translating import ROOT
 from tests.template.wiring import edges, functions, named
 from tidemill import Queue
 from tidemill.clock import truncate_to_ms
-from tidemill.requests.payloads import MAX_PAYLOAD_BYTES, find_storage_problem
+from tidemill.requests.validation import MAX_PAYLOAD_BYTES, find_storage_problem
 from tools.pages import list_pages
 
 EXPRESSION = re.compile(r"\b(?:rate\(\d|cron\()[^()]*\)")

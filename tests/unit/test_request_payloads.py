@@ -20,8 +20,8 @@ from bson import Code, Decimal128, Int64, ObjectId, Regex
 from bson.raw_bson import RawBSONDocument
 
 from tidemill import InvalidRequestError
-from tidemill.requests.payloads import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, find_storage_problem
 from tidemill.requests.tasks import new_task
+from tidemill.requests.validation import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, find_storage_problem
 
 STORABLE = "must contain only what MongoDB can store, under keys that are text without NUL"
 NOT_FINITE = "must not contain NaN or Infinity"

@@ -26,8 +26,7 @@ from pydantic import (
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.model import MAX_BACKOFF_SEC, MAX_FACTOR, MAX_RETRIES_LIMIT, Backoff, Jitter, RetryPolicy, Strategy
 from tidemill.policy.retry import DEFAULT, PRESET_EXPECTED, PRESETS
-from tidemill.requests.payloads import require_storable
-from tidemill.requests.validation import Request, limit_problems, problems
+from tidemill.requests.validation import Request, limit_problems, problems, require_storable
 
 NAME_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,99}$"
 QUEUE_PATTERN: Final = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}$"

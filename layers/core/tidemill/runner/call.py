@@ -14,7 +14,7 @@ from bson.raw_bson import RawBSONDocument
 
 from tidemill.documents import decode
 from tidemill.policy.failures import COMMON, Rules, classify, find_snooze_request, truncate_text, type_name
-from tidemill.requests.payloads import find_storage_problem
+from tidemill.requests.validation import find_storage_problem
 from tidemill.runner.event_loop import EventLoop
 from tidemill.runner.results import Raised, Returned, SnoozeRequested
 
