@@ -28,7 +28,7 @@ from tidemill.handlers.routes import answer_request, app
 from tidemill.handlers.submission import logger, retry_wake, submit_tasks
 from tidemill.http import events, models
 from tidemill.http.models import HttpError
-from tidemill.requests.events import DirectRequest, is_redelivery, read_direct, read_redelivery
+from tidemill.requests.events import DirectRequest, SingleDirectRequest, is_redelivery, read_direct, read_redelivery
 
 __all__ = ["app", "lambda_handler", "logger"]
 
@@ -136,7 +136,7 @@ def _submit_redelivered(message: Mapping[str, Any]) -> None:
     _submit_direct(request, Invocation(request_id=redelivery.request_id, may_be_repeat=True))
 
 
-def _submit_direct(request: DirectRequest, invocation: Invocation) -> dict[str, Any]:
+def _submit_direct(request: DirectRequest | SingleDirectRequest, invocation: Invocation) -> dict[str, Any]:
     origin, max_timeout = request.occurrence or invocation, deployment().settings.max_task_timeout
     rules = make_direct_rules(origin, is_single=request.is_single, max_timeout=max_timeout)
     accepted = submit_tasks(request.tasks, rules=rules, trace=events.build_direct_trace(invocation.request_id))

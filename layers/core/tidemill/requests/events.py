@@ -31,7 +31,7 @@ MAX_CONCURRENCY: Final = 256
 _OCCURRENCE_HASH_BYTES: Final = 6
 """Bytes of the occurrence's hash in the twelve bytes of an ObjectId: four of time before it, two of count after it."""
 
-_NAMES: Final = {*NewTask.model_fields, *RetryOptions.model_fields}
+_NAMES: Final = {*NewTask.model_fields, *RetryOptions.model_fields, "tasks"}
 
 _PLACEHOLDERS: Final = {
     "<aws.scheduler.schedule-arn>": "SCHEDULE_ARN",
@@ -75,10 +75,16 @@ class DirectRequest(Request):
     is_single: ClassVar[bool] = False
 
 
-class SingleDirectRequest(DirectRequest):
-    """The task of a direct invocation that sent no list."""
+class SingleDirectRequest(NewTask):
+    """The task of a direct invocation that sent no list. Its hash leaves the occurrence out, as that of a list does."""
 
+    occurrence: Occurrence | None = None
     is_single: ClassVar[bool] = True
+
+    @property
+    def tasks(self) -> list[NewTask]:
+        """The task as a list."""
+        return [NewTask.model_construct(**{name: value for name, value in self if name != "occurrence"})]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +117,7 @@ class SweepRequest(Request):
     """Event that starts archive, or reclaim by schedule; it has no options."""
 
 
-def read_direct(event: object) -> DirectRequest:
+def read_direct(event: object) -> DirectRequest | SingleDirectRequest:
     """Return the request in *event*: the body of ``POST /tasks`` or ``POST /tasks/batch``, or a schedule's input.
 
     Raises:
@@ -125,15 +131,7 @@ def read_direct(event: object) -> DirectRequest:
         raise InvalidRequestError([Problem("occurrence", f"must not be null: {SCHEDULE_HINT}")])
     if "tasks" in event:
         return parse_request(DirectRequest, event, names=_NAMES)
-    task = {name: value for name, value in event.items() if name != "occurrence"}
-    try:
-        return parse_request(
-            SingleDirectRequest,
-            {"tasks": [task]} | {name: event[name] for name in event if name == "occurrence"},
-            names=_NAMES,
-        )
-    except InvalidRequestError as error:
-        raise InvalidRequestError([_unprefix(problem) for problem in error.problems]) from None
+    return parse_request(SingleDirectRequest, event, names=_NAMES)
 
 
 def is_redelivery(event: object) -> bool:
@@ -184,12 +182,6 @@ def is_dropped_launch(event: Mapping[str, Any]) -> bool:
     payload = event.get("requestPayload")
     source = payload.get("source") if isinstance(payload, Mapping) else None
     return "responseContext" not in event and source in ("wake", "backlog")
-
-
-def _unprefix(problem: Problem) -> Problem:
-    """Return *problem* with the field of the single task, not of the list that it was put into."""
-    field = problem.field.removeprefix("tasks.0")
-    return Problem(field.removeprefix(".") or "event", problem.message)
 
 
 class _FailureTime(Request):
