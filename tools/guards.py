@@ -1,8 +1,9 @@
 """``python -m tools.guards``: break each guard of a write or read in ``store/`` once, and see a test fail.
 
-A guard is an entry of a dictionary in the code: a field that a filter names, or that an update sets. `TESTS` run once
-to see which of them reach which function. Then each guard is left out in a copy of the working tree, where the tests
-that reach its function are run. A guard that none of them misses is printed, and the exit status is 1.
+A guard is an entry of a dictionary in the code: a field that a filter names, or that an update sets. The tests of a
+round run once to see which of them reach which function. Then each guard is left out in a copy of the working tree,
+where the tests that reach its function are run; what none of them misses goes to the next round. A guard that no test
+misses is printed, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -32,9 +33,14 @@ FOLDERS: Final = ("store",)
 COPIES: Final = 2
 """So many are tried at the same time."""
 
-TESTS: Final = ("tests/golden", "tests/store", "tests/unit/test_settlement.py", "tests/use_cases/test_explain.py")
+ROUNDS: Final = (
+    ("tests/golden", "tests/store"),
+    ("tests/unit/test_settlement.py", "tests/use_cases", "tests/functions"),
+)
+"""Tests that run in each round."""
+
 NEEDS_GIT: Final = "tests/golden/test_names_in_strings.py"
-WITHIN_SEC: Final = 400.0
+WITHIN_SEC: Final = 1200.0
 REACHED: Final = ".reached"
 """Name of the file that says which lines each test reaches."""
 
@@ -76,9 +82,9 @@ def find_guards(root: Path, folders: Sequence[str] = FOLDERS) -> Iterator[Guard]
 
 
 def find_tests(guard: Guard, reach: Reach) -> list[str]:
-    """Return the tests that reach the function of *guard*, those of ``tests/golden`` first; outside of it, all."""
+    """Return the tests that reach the function of *guard*; outside of all functions, those of the first round."""
     if guard.function is None:
-        return list(TESTS)
+        return list(ROUNDS[0])
     reached = reach.get(guard.path, {})
     return sorted({test for line in guard.function for test in reached.get(line, ())})
 
@@ -94,25 +100,31 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="only guards whose line has this text")
     chosen = parser.parse_args()
     guards = [guard for guard in find_guards(ROOT) if chosen.only in str(guard)]
+    survivors = guards
     with Mongod() as mongod, tempfile.TemporaryDirectory(prefix="guards-") as folder:
-        trees = [_copy_tree(Path(folder) / str(number)) for number in range(COPIES)]
-        reach = _read_reach(trees[0], uri=mongod.uri)
-        copies: SimpleQueue[Path] = SimpleQueue()
-        for tree in trees:
-            copies.put(tree)
-
-        def is_missed(guard: Guard) -> bool:
-            copy = copies.get()
-            try:
-                return _is_missed(guard, find_tests(guard, reach), copy, uri=mongod.uri)
-            finally:
-                copies.put(copy)
-
-        with ThreadPoolExecutor(COPIES) as pool:
-            missed = list(pool.map(is_missed, guards))
-    survivors = [guard for guard, is_seen in zip(guards, missed, strict=True) if not is_seen]
+        copies = [_copy_tree(Path(folder) / str(number)) for number in range(COPIES)]
+        for tests in ROUNDS:
+            survivors = _find_survivors(survivors, tests, copies, uri=mongod.uri) if survivors else []
     print(f"{len(guards)} guards broken, {len(survivors)} missed by no test", *survivors, sep="\n  ")
     return 1 if survivors else 0
+
+
+def _find_survivors(guards: Sequence[Guard], tests: Sequence[str], copies: Sequence[Path], *, uri: str) -> list[Guard]:
+    reach = _read_reach(copies[0], tests, uri=uri)
+    free: SimpleQueue[Path] = SimpleQueue()
+    for copy in copies:
+        free.put(copy)
+
+    def is_missed(guard: Guard) -> bool:
+        copy = free.get()
+        try:
+            return _is_missed(guard, find_tests(guard, reach), copy, uri=uri)
+        finally:
+            free.put(copy)
+
+    with ThreadPoolExecutor(len(copies)) as pool:
+        missed = list(pool.map(is_missed, guards))
+    return [guard for guard, is_seen in zip(guards, missed, strict=True) if not is_seen]
 
 
 def _guards_of(node: ast.Dict, source: str, path: Path, function: range | None) -> Iterator[Guard]:
@@ -148,10 +160,10 @@ def _copy_tree(copy: Path) -> Path:
     return copy
 
 
-def _read_reach(copy: Path, *, uri: str) -> Reach:
-    """Run all tests once in *copy*, and return which of them reach which line."""
+def _read_reach(copy: Path, tests: Sequence[str], *, uri: str) -> Reach:
+    """Run *tests* once in *copy*, and return which of them reach which line."""
     options = ["--cov=tidemill.store", "--cov-context=test", "--cov-report=", f"--ignore={NEEDS_GIT}"]
-    done = _run([*options, *TESTS], copy, uri=uri)
+    done = _run(["--numprocesses", "4", *options, *tests], copy, uri=uri)
     if done.returncode:
         raise SystemExit(f"the tests fail without a broken guard:\n{done.stdout.decode()}")
     data = CoverageData(str(copy / REACHED))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from tools.guards import PACKAGE, TESTS, break_guard, find_guards, find_tests
+from tools.guards import PACKAGE, ROUNDS, break_guard, find_guards, find_tests
 
 SOURCE = """
 WHERE = {"_id": 1, "lease.token": token, **others, "status": ("processing" if x else y)}
@@ -40,5 +40,5 @@ def test_the_tests_of_a_guard_are_those_that_reach_its_function(tmp_path: Path) 
 
     outside, inside = find_guards(tmp_path)
 
-    assert find_tests(outside, reach) == list(TESTS)
+    assert find_tests(outside, reach) == list(ROUNDS[0])
     assert find_tests(inside, reach) == ["tests/a", "tests/b"]
