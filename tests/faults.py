@@ -51,9 +51,23 @@ class Afterwards(CommandListener):
 
     def succeeded(self, event: CommandSucceededEvent) -> None:
         """Do it, if it is time to."""
+        self._do_at(event)
+
+    def _do_at(self, event: CommandStartedEvent | CommandSucceededEvent) -> None:
         if event.command_name == self._command:
             self._command = None
             self._do()
 
     def failed(self, event: CommandFailedEvent) -> None:
+        """Nothing is done about it."""
+
+
+class Beforehand(Afterwards):
+    """Calls *do*, once, before a client sends its first *command*."""
+
+    def started(self, event: CommandStartedEvent) -> None:
+        """Do it, if it is time to."""
+        self._do_at(event)
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
         """Nothing is done about it."""

@@ -12,7 +12,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
 from tests.buried import FINGERPRINT, bury, letter
-from tidemill.dead_letters.queries import TREND_HOURS, Group, GroupLimits, Groups, find_fingerprints, find_groups
+from tidemill.dead_letters.groups import TREND_HOURS, Group, GroupLimits, Groups, find_fingerprints, find_groups
 from tidemill.model import Task
 from tidemill.store.connection import Tasks
 

@@ -14,11 +14,11 @@ from pymongo.database import Database
 from tests.builders import add
 from tests.buried import bury_tasks, failed
 from tests.conftest import T0
-from tidemill.dead_letters import paging
 from tidemill.dead_letters.documents import DeadLetterId
-from tidemill.dead_letters.paging import DeadLetterFilter, decode_cursor, decode_position, encode_cursor
+from tidemill.dead_letters.queries import POSITION_KEYS, DeadLetterFilter, build_walk
 from tidemill.documents import decode
 from tidemill.store.connection import Tasks
+from tidemill.store.paging import Page, decode_cursor, encode_cursor, read_page
 
 SECOND = timedelta(seconds=1)
 SHOWN = {"dead_lettered_at": 1}
@@ -31,13 +31,12 @@ def walked(
     found: list[Any] = []
     after = None
     while True:
-        page = paging.read_page(
-            dead, which, limit=limit, shown=SHOWN, after=after, newest_first=newest_first, **options
-        )
-        found += [decode(raw)["_id"]["task"] for raw in page.letters]
+        walk = build_walk(which, shown=SHOWN, after=after, newest_first=newest_first, **options)
+        page = read_page(dead, walk, limit=limit)
+        found += [decode(raw)["_id"]["task"] for raw in page.found]
         if page.behind is None:
             return found
-        after = decode_position(decode_cursor(encode_cursor(page.behind.document())))
+        after = decode_cursor(encode_cursor(page.behind), *POSITION_KEYS)
 
 
 @pytest.fixture
@@ -98,13 +97,12 @@ def test_letters_are_found_by_their_ids(dead: Tasks, *, newest_first: bool) -> N
 
 
 def test_a_cursor_behind_the_bounds_leads_to_nothing(dead: Tasks, fingerprint: str) -> None:
-    first = paging.read_page(dead, DeadLetterFilter(fingerprint=fingerprint), limit=30, shown=SHOWN)
+    first = read_page(dead, build_walk(DeadLetterFilter(fingerprint=fingerprint), shown=SHOWN), limit=30)
+    earlier = DeadLetterFilter(fingerprint=fingerprint, until=T0)
 
-    page = paging.read_page(
-        dead, DeadLetterFilter(fingerprint=fingerprint, until=T0), limit=30, shown=SHOWN, after=first.behind
-    )
+    page = read_page(dead, build_walk(earlier, shown=SHOWN, after=first.behind), limit=30)
 
-    assert page == paging.Page(letters=(), behind=None)
+    assert page == Page(found=(), behind=None)
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
@@ -125,11 +123,11 @@ def test_a_page_examines_no_more_than_a_walk(db: Database[Any], dead: Tasks, fin
     )
     db.command("profile", 2)
 
-    page = paging.read_page(dead, meant, limit=5, shown=SHOWN, max_examined=20)
+    page = read_page(dead, build_walk(meant, shown=SHOWN, max_examined=20), limit=5)
 
     db.command("profile", 0)
     profile = [one for one in db["system.profile"].find() if "planSummary" in one]
-    assert (page.letters, page.behind is None) == ((), False)
+    assert (page.found, page.behind is None) == ((), False)
     assert sorted(one["docsExamined"] for one in profile) == [0, 20]
     assert max(one["keysExamined"] for one in profile) <= 21
     assert not any(one.get("hasSortStage") for one in profile)

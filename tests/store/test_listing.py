@@ -14,17 +14,19 @@ import bson
 import pytest
 from bson import Binary, Code, Decimal128, Int64, MinKey, ObjectId, Timestamp
 from bson.raw_bson import RawBSONDocument
+from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.builders import add, claim, document
+from tests.faults import Afterwards
 from tests.ids import shown
 from tidemill import InvalidRequestError
 from tidemill.documents import DEAD_LETTERS, decode
 from tidemill.model import Malformed, Status, Task, TaskId
-from tidemill.store import listing
 from tidemill.store import tasks as store_tasks
 from tidemill.store.connection import Tasks, open_tasks
-from tidemill.store.listing import Page, PageLimits, read_page
+from tidemill.store.tasks import PageLimits, TaskPage, list_tasks
+from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
 STATUSES: tuple[Status, ...] = ("pending", "processing", "done", "failed", "cancelled")
@@ -51,11 +53,11 @@ def plan(request: pytest.FixtureRequest) -> PageLimits:
     return limits
 
 
-def pages(tasks: Tasks, *, limit: int, limits: PageLimits = SHORT, **asked: Any) -> Iterator[Page]:
+def pages(tasks: Tasks, *, limit: int, limits: PageLimits = SHORT, **asked: Any) -> Iterator[TaskPage]:
     """Every page, one after the other."""
     after: str | None = None
     for _ in range(1_000):
-        found = read_page(tasks, limit=limit, limits=limits, after=after, **asked)
+        found = list_tasks(tasks, limit=limit, limits=limits, after=after, **asked)
         yield found
         after = found.next
         if after is None:
@@ -117,12 +119,12 @@ def test_an_id_that_is_no_text_is_stepped_over_and_ends_no_page(tasks: Tasks, no
 
 
 def test_the_only_page_has_none_behind_it(tasks: Tasks, now: datetime) -> None:
-    assert read_page(tasks, limit=3) == Page(tasks=(), next=None)
+    assert list_tasks(tasks, limit=3) == TaskPage(tasks=(), next=None)
 
     add(tasks, [document(now) for _ in range(3)])
 
-    assert read_page(tasks, limit=3).next is None
-    assert read_page(tasks, limit=2).next is not None
+    assert list_tasks(tasks, limit=3).next is None
+    assert list_tasks(tasks, limit=2).next is not None
 
 
 # Only what was asked for
@@ -181,20 +183,18 @@ def test_a_page_that_has_found_something_or_took_long_goes_no_further(tasks: Tas
 
 
 def test_what_changes_while_a_page_is_made_is_shown_only_where_it_still_matches(
-    tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
+    mongod: Mongod, tasks: Tasks, now: datetime
 ) -> None:
     [gone, changed, kept] = add(tasks, [document(now) for _ in range(3)])
-    look = listing._sort_by_id
 
-    def slow(*args: Any, **options: Any) -> Any:
-        found = look(*args, **options)
+    def change() -> None:
         tasks.delete_one({"_id": gone})
         tasks.update_one({"_id": changed}, {"$set": {"status": "done"}})
-        return found
 
-    monkeypatch.setattr(listing, "_sort_by_id", slow)
+    with MongoClient[Any](mongod.uri, event_listeners=[Afterwards("aggregate", change)]) as client:
+        page = list_tasks(open_tasks(client[tasks.database.name]), limit=3, status="pending")
 
-    assert [one.id for one in read_page(tasks, limit=3, status="pending").tasks] == [kept]
+    assert [task.id for task in page.tasks] == [kept]
 
 
 # What is shown
@@ -204,7 +204,7 @@ def test_payloads_results_and_logs_stay_where_they_are(tasks: Tasks, now: dateti
     log = [{"attempt": 0, "status": "failed", "started_at": now, "duration_ms": 1, "note": "n"}]
     add(tasks, [document(now, payload={"secret": 1}, result={"secret": 2}, attempt_log=log, status="done")])
 
-    [task] = read_page(tasks, limit=1).tasks
+    [task] = list_tasks(tasks, limit=1).tasks
 
     assert isinstance(task, Task)
     assert (task.payload, task.result, task.attempt_log) == ({}, None, ())
@@ -225,7 +225,7 @@ def test_all_other_fields_are_those_of_the_task(tasks: Tasks, now: datetime) -> 
     )  # fmt: skip
     claim(tasks, now, lane="retry")
 
-    [listed] = read_page(tasks, limit=1).tasks
+    [listed] = list_tasks(tasks, limit=1).tasks
 
     assert listed == store_tasks.get(tasks, task_id)
 
@@ -243,7 +243,7 @@ def test_malformed_documents_are_shown_among_the_others(tasks: Tasks, now: datet
     ]
     made = add(tasks, [document(now) | one for one in odd] + [{"_id": ObjectId()}, document(now)])
 
-    found = read_page(tasks, limit=20).tasks
+    found = list_tasks(tasks, limit=20).tasks
 
     assert len(found) == len(made) + 1
     assert [isinstance(one, Malformed) for one in found] == [False, True, False, True, True, True, True, True, True]
@@ -257,7 +257,7 @@ def test_a_page_of_large_documents_is_small(tasks: Tasks, now: datetime) -> None
     odd = {"error": {"message": large, "code": large, "at": now}, "reason": large, "trace": {"source": large}}
     add(tasks, [document(now, **odd, **{name: large}) for name in ("idempotency_key", "settled_by", "name", "queue")])
 
-    found = read_page(tasks, limit=100)
+    found = list_tasks(tasks, limit=100)
 
     assert len(found.tasks) == 34
     assert len(repr(found)) < 100_000
@@ -278,7 +278,7 @@ def test_what_no_page_has_named_is_no_cursor(tasks: Tasks, now: datetime, cursor
     add(tasks, [document(now)])
 
     with pytest.raises(InvalidRequestError) as refused:
-        read_page(tasks, limit=1, after=cursor)
+        list_tasks(tasks, limit=1, after=cursor)
 
     assert [problem.field for problem in refused.value.problems] == ["cursor"]
 
@@ -289,8 +289,8 @@ def test_a_forged_cursor_is_only_an_id(tasks: Tasks, now: datetime, task_id: Any
     add(tasks, [document(now, _id=one) for one in (1, 2)])
     cursor = base64.urlsafe_b64encode(bson.encode({"_id": task_id})).decode()
 
-    assert [one.id for one in read_page(tasks, limit=9, after=cursor).tasks] == [2, 1]
-    assert [one.id for one in read_page(tasks, limit=9, after=cursor, status="pending").tasks] == [2, 1]
+    assert [one.id for one in list_tasks(tasks, limit=9, after=cursor).tasks] == [2, 1]
+    assert [one.id for one in list_tasks(tasks, limit=9, after=cursor, status="pending").tasks] == [2, 1]
 
 
 def test_a_cursor_goes_into_an_address_as_it_is(tasks: Tasks, now: datetime) -> None:
@@ -327,7 +327,7 @@ def test_a_page_examines_no_more_than_its_plan_says(
     everything(tasks, now)
 
     with profiled(db) as commands:
-        read_page(tasks, limit=5, limits=SHORT, **asked)
+        list_tasks(tasks, limit=5, limits=SHORT, **asked)
 
     assert len(commands) <= number
     assert all("COLLSCAN" not in one["planSummary"] and not one.get("usedDisk") for one in commands)
@@ -341,7 +341,7 @@ def test_of_many_tasks_only_so_many_are_counted_and_walked(db: Database[Any], no
     everything(tasks, now)
 
     with profiled(db) as commands:
-        found = read_page(tasks, limit=5, limits=limits, status=status, after=read_page(tasks, limit=1).next)
+        found = list_tasks(tasks, limit=5, limits=limits, status=status, after=list_tasks(tasks, limit=1).next)
 
     assert found.next is not None
     assert sum(one["keysExamined"] for one in commands[1:]) <= 10 + 3 * (20 + 20) + 6
@@ -352,7 +352,7 @@ def test_a_hinted_index_that_is_missing_is_told(db: Database[Any], now: datetime
     add(other, [document(now)])
 
     with pytest.raises(Exception, match="tidemill indexes"):
-        read_page(other, limit=1, status="pending")
+        list_tasks(other, limit=1, status="pending")
 
 
 def everything(tasks: Tasks, now: datetime) -> None:

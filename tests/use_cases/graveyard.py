@@ -21,7 +21,7 @@ from tests.conftest import ManualClock
 from tidemill.aws.s3 import Bucket
 from tidemill.dead_letters.archive import ArchiveContext, Report, archive
 from tidemill.dead_letters.export_format import PutObject, decode_object
-from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import redrive
 from tidemill.dead_letters.redrive_checks import RedriveContext, RedriveRequest, RedriveResult
 from tidemill.documents import DEAD_LETTERS

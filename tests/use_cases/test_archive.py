@@ -19,11 +19,11 @@ from tests.use_cases.conftest import Bench
 from tidemill.dead_letters import archive_writes
 from tidemill.dead_letters.archive import MoveCounts, move_failed
 from tidemill.dead_letters.documents import CHANGING_FIELDS, MARK_FIELDS, MAX_DOCUMENT_BYTES
-from tidemill.dead_letters.paging import MAX_BATCH_BYTES
 from tidemill.documents import DEAD_LETTERS
 from tidemill.policy.failures import fingerprint
 from tidemill.store import claims
 from tidemill.store.connection import Tasks
+from tidemill.store.paging import MAX_BATCH_BYTES
 
 
 def run(tasks: Tasks, dead: Tasks, clock: ManualClock) -> MoveCounts:

@@ -24,9 +24,9 @@ from tidemill.dead_letters import export as dead_letters_export
 from tidemill.dead_letters.documents import CHANGING_FIELDS, DeadLetterId
 from tidemill.dead_letters.export import BATCH_SIZE, export
 from tidemill.dead_letters.export_format import ExportError, ExportResult, decode_object, format_object_key
-from tidemill.dead_letters.paging import MAX_BATCH_BYTES
 from tidemill.documents import DEAD_LETTERS
 from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.paging import MAX_BATCH_BYTES
 
 DAY = timedelta(days=1)
 

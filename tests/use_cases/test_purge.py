@@ -13,11 +13,11 @@ from tests.builders import add, all_of
 from tests.buried import bury_tasks, failed
 from tests.commands import Commands
 from tests.conftest import T0
+from tests.faults import Beforehand
 from tests.redrives import EVER
-from tidemill.dead_letters import paging as module
 from tidemill.dead_letters.documents import DeadLetterId
-from tidemill.dead_letters.paging import DeadLetterFilter
 from tidemill.dead_letters.purge import PurgeResult, purge
+from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import InvalidRequestError
 from tidemill.store.connection import Tasks, open_tasks
@@ -73,18 +73,13 @@ def test_a_letter_on_its_way_back_is_kept(dead: Tasks) -> None:
     assert [one["_id"]["task"] for one in all_of(dead)] == [1]
 
 
-def test_a_letter_that_sets_out_after_the_look_at_it_is_kept(dead: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_letter_that_sets_out_after_the_look_at_it_is_kept(mongod: Mongod, dead: Tasks) -> None:
     bury_tasks(dead, [failed(T0)], at=T0)
-    page = module.read_page
+    redrive = Beforehand("delete", lambda: dead.update_many({}, {"$set": {"redrive_started_at": T0}}))
 
-    def earlier(*args: Any, **options: Any) -> module.Page:
-        found = page(*args, **options)
-        dead.update_many({}, {"$set": {"redrive_started_at": T0}})
-        return found
+    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[redrive]) as client:
+        assert purge_all(open_tasks(client[dead.database.name], DEAD_LETTERS)).purged == 0
 
-    monkeypatch.setattr(module, "read_page", earlier)
-
-    assert purge_all(dead).purged == 0
     assert len(all_of(dead)) == 1
 
 

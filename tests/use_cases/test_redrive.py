@@ -20,7 +20,7 @@ from tests.redrives import EVER, redrive_all, redriver
 from tidemill import Queue
 from tidemill.dead_letters.archive import move_failed
 from tidemill.dead_letters.documents import MAX_DOCUMENT_BYTES, DeadLetterId, build_dead_letter
-from tidemill.dead_letters.paging import MAX_BATCH_BYTES, DeadLetterFilter, encode_cursor
+from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import MAX_SCHEDULE_SEC, redrive
 from tidemill.dead_letters.redrive_checks import RedriveRequest
 from tidemill.documents import DEAD_LETTERS, decode_shallow
@@ -28,6 +28,7 @@ from tidemill.errors import InvalidRequestError, TaskNotFoundError
 from tidemill.model import Failed
 from tidemill.policy.admission import Limits, admit
 from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.paging import MAX_BATCH_BYTES, encode_cursor
 from tidemill.testing import Mongod
 
 HOUR = timedelta(hours=1)

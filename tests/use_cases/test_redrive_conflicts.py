@@ -17,7 +17,7 @@ from tests.buried import bury_tasks, failed, letter, letter_bytes
 from tests.conftest import T0, ManualClock
 from tests.redrives import redrive_all, redriver
 from tidemill.dead_letters import redrive_writes
-from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive_checks import MAX_EXAMPLES
 from tidemill.store.connection import Tasks
 from tidemill.store.writes import WriteCounts

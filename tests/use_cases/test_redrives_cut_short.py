@@ -17,11 +17,11 @@ from tests.faults import failing
 from tests.redrives import EVER, WEEK, cut_short, finish, redrive_all, redriver
 from tidemill.dead_letters import redrive_writes
 from tidemill.dead_letters.archive import move_failed
-from tidemill.dead_letters.paging import MAX_BATCH_BYTES
 from tidemill.dead_letters.redrive import BATCH_SIZE, INSERT_TIMEOUT, complete
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import UnavailableError
 from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.paging import MAX_BATCH_BYTES
 from tidemill.store.writes import WriteCounts
 
 HOUR = timedelta(hours=1)

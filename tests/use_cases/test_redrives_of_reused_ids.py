@@ -13,7 +13,7 @@ from tests.conftest import T0, ManualClock
 from tests.redrives import cut_short, finish, redrive_all, redriver
 from tidemill.dead_letters import redrive_writes
 from tidemill.dead_letters.documents import DeadLetterId
-from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.store.connection import Tasks
 
 HOUR = timedelta(hours=1)

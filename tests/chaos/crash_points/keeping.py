@@ -21,7 +21,7 @@ from tidemill.control.semaphores import PermitOwner, acquire
 from tidemill.dead_letters import redrive_writes
 from tidemill.dead_letters.documents import DeadLetterId
 from tidemill.dead_letters.export_format import encode_object, restore
-from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import redrive
 from tidemill.dead_letters.redrive_checks import RedriveContext, RedriveRequest
 from tidemill.model import Adaptive, Budget, Pressure, QueueOptions

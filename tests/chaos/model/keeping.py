@@ -21,8 +21,8 @@ from tidemill.dead_letters.archive import ArchiveContext, Report, archive
 from tidemill.dead_letters.documents import DeadLetterId
 from tidemill.dead_letters.export import export
 from tidemill.dead_letters.export_format import ExportResult
-from tidemill.dead_letters.paging import DeadLetterFilter
 from tidemill.dead_letters.purge import PurgeResult, purge
+from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import redrive
 from tidemill.dead_letters.redrive_checks import RedriveContext, RedriveRequest, RedriveResult
 from tidemill.policy.retry import resolve_policy

@@ -17,7 +17,7 @@ from tidemill.cli.operations import MAX_PAGES
 from tidemill.clock import ServerClock
 from tidemill.policy.retry import DEFAULT
 from tidemill.store.connection import Tasks
-from tidemill.store.listing import PageLimits
+from tidemill.store.tasks import PageLimits
 
 SECRET = "s3cret-of-a-customer"
 

@@ -13,16 +13,16 @@ from tidemill.client import Queue
 from tidemill.clock import Clock
 from tidemill.control import task_types
 from tidemill.control.task_types import Directory
-from tidemill.dead_letters import queries
+from tidemill.dead_letters import groups
 from tidemill.dead_letters.export_format import PutObject
-from tidemill.dead_letters.queries import GroupLimits
+from tidemill.dead_letters.groups import GroupLimits
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import TidemillError
 from tidemill.model import RetryPolicy
 from tidemill.policy.failures import truncate_text
-from tidemill.store import counts, listing
+from tidemill.store import counts, tasks
 from tidemill.store.connection import Tasks, open_tasks
-from tidemill.store.listing import PageLimits
+from tidemill.store.tasks import PageLimits
 
 MAX_ANSWER_BYTES: Final = 5_000_000
 _TEXT_LIMITS: Final = (2000, 500, 100, 40)
@@ -85,8 +85,8 @@ class AdminContext:
     retry: RetryPolicy
     is_deployed: bool = False
     put: PutObject | None = None
-    group_limits: GroupLimits = queries.DEFAULT_LIMITS
-    page_limits: PageLimits = listing.DEFAULT_LIMITS
+    group_limits: GroupLimits = groups.DEFAULT_LIMITS
+    page_limits: PageLimits = tasks.DEFAULT_LIMITS
 
     @property
     def tasks(self) -> Tasks:

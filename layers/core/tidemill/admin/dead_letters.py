@@ -29,9 +29,9 @@ from tidemill.control import task_types
 from tidemill.dead_letters import queries
 from tidemill.dead_letters.documents import DeadLetter, DeadLetterId, build_exact_id
 from tidemill.dead_letters.export import export as export_letters
-from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.dead_letters.groups import find_fingerprints, find_groups, has_fingerprint
 from tidemill.dead_letters.purge import purge as purge_letters
-from tidemill.dead_letters.queries import find_fingerprints, find_groups
+from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import redrive as redrive_letters
 from tidemill.dead_letters.redrive_checks import RedriveContext, RedriveRequest, Refused
 from tidemill.errors import InvalidRequestError, Problem
@@ -90,7 +90,7 @@ def warn_no_match(request: FilterRequest, context: AdminContext) -> list[str]:
 
 def _warn_unknown_filters(request: FilterRequest, context: AdminContext) -> list[str]:
     warnings: list[str] = []
-    if request.fingerprint is not None and not queries.has_fingerprint(context.dead, request.fingerprint):
+    if request.fingerprint is not None and not has_fingerprint(context.dead, request.fingerprint):
         known = find_fingerprints(context.dead, of=_MAX_SUGGESTED_FROM)
         warnings.append(
             f"no dead letter has the fingerprint {request.fingerprint}{did_you_mean(request.fingerprint, known)}"

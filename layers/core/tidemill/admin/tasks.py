@@ -13,7 +13,6 @@ from tidemill.dead_letters import queries
 from tidemill.errors import InvalidRequestError, NotDelayedError, Problem, TaskNotFoundError, TidemillError
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.policy.failures import truncate_text
-from tidemill.store import listing as pages
 from tidemill.store import tasks
 
 _MAX_ID_CHARACTERS = 200
@@ -93,7 +92,7 @@ def _filter_dead(candidates: tuple[TaskId, ...], context: AdminContext) -> list[
 
 def list_tasks(request: TaskList, context: AdminContext) -> dict[str, Any]:
     """Return a page of the living tasks, and the cursor of the next page."""
-    page = pages.read_page(
+    page = tasks.list_tasks(
         context.tasks,
         status=request.status,
         queue=request.queue,
@@ -103,8 +102,8 @@ def list_tasks(request: TaskList, context: AdminContext) -> dict[str, Any]:
         limits=context.page_limits,
     )
     allowed = build_allowances(context)
-    tasks = [format_listed_task(task, allowed) for task in page.tasks]
-    return {"tasks": tasks, "next": page.next, "warnings": [] if tasks else _warn_no_match(request, context)}
+    found = [format_listed_task(task, allowed) for task in page.tasks]
+    return {"tasks": found, "next": page.next, "warnings": [] if found else _warn_no_match(request, context)}
 
 
 def show(request: TaskShow, context: AdminContext) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from tidemill.admin.context import AdminContext
 from tidemill.control import task_types
 from tidemill.control.task_types import Directory
 from tidemill.dead_letters.documents import DeadLetter
-from tidemill.dead_letters.queries import Group
+from tidemill.dead_letters.groups import Group
 from tidemill.model import Attempt, Malformed, RetryPolicy, Task, TaskError
 from tidemill.policy.retry import resolve_policy
 from tidemill.store import tasks

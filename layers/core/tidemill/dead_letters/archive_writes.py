@@ -24,10 +24,10 @@ from tidemill.dead_letters.documents import (
     read_key,
     read_redrives,
 )
-from tidemill.dead_letters.paging import byte_batches
 from tidemill.dead_letters.queries import match_task
 from tidemill.documents import DEAD_LETTERS, decode_shallow
 from tidemill.store.connection import Tasks, translate_errors
+from tidemill.store.paging import byte_batches
 from tidemill.store.writes import DUPLICATE_KEY_CODE, find_refused_writes, write_each
 
 FIRST_RETRY_WAIT: Final = timedelta(minutes=10)

@@ -13,7 +13,7 @@ from bson.raw_bson import RawBSONDocument
 from tidemill.documents import decode, decode_shallow, is_text, read_task
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.policy.failures import fingerprint
-from tidemill.store.listing import MAX_ERROR_BYTES, build_list_stages, shorten_error
+from tidemill.store.tasks import MAX_ERROR_BYTES, build_list_stages, shorten_error
 
 MAX_REDRIVES: Final = 2**31 - 1
 """Maximum number of redrives of a task. A larger number was written by hand."""

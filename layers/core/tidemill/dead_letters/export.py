@@ -24,10 +24,10 @@ from tidemill.clock import Clock
 from tidemill.dead_letters.archive_writes import record_failed_attempt
 from tidemill.dead_letters.documents import CHANGING_FIELDS
 from tidemill.dead_letters.export_format import ExportError, ExportResult, PutObject, encode_object, read_object_key
-from tidemill.dead_letters.paging import byte_batches
 from tidemill.documents import DEAD_LETTERS, decode_shallow
 from tidemill.store import counts
 from tidemill.store.connection import Tasks, translate_errors
+from tidemill.store.paging import byte_batches
 from tidemill.store.writes import WriteCounts, write_each
 
 BATCH_SIZE: Final = 500

@@ -9,17 +9,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from tidemill import indexes
-from tidemill.dead_letters import paging
-from tidemill.dead_letters.paging import (
-    DeadLetterFilter,
-    Position,
-    build_cursor_error,
-    decode_cursor,
-    decode_position,
-    encode_cursor,
-)
+from tidemill.dead_letters.queries import POSITION_KEYS, DeadLetterFilter, build_walk
 from tidemill.documents import DEAD_LETTERS, decode_shallow
 from tidemill.store.connection import Tasks, translate_errors
+from tidemill.store.paging import Position, build_cursor_error, decode_cursor, encode_cursor, read_page
 
 BATCH_SIZE: Final = 1_000
 _PROJECTION: Final = {"dead_lettered_at": 1, "archived_at": 1, "redrive_started_at": 1}
@@ -65,10 +58,9 @@ def purge(
     position, up_to = (None, now) if after is None else _read_cursor(after)
     examined = purged = unexported = in_progress = 0
     while purged < limit:
-        page = paging.read_page(
-            dead, criteria, limit=min(limit - purged, BATCH_SIZE), shown=_PROJECTION, after=position, up_to=up_to
-        )
-        letters = [decode_shallow(raw) for raw in page.letters]
+        walk = build_walk(criteria, shown=_PROJECTION, after=position, up_to=up_to)
+        page = read_page(dead, walk, limit=min(limit - purged, BATCH_SIZE))
+        letters = [decode_shallow(raw) for raw in page.found]
         free = [letter for letter in letters if letter.get("redrive_started_at") is None]
         gone = len(free) if dry_run else _delete(dead, [letter["_id"] for letter in free])
         examined, purged = examined + len(letters), purged + gone
@@ -82,7 +74,7 @@ def purge(
         purged=purged,
         unexported=unexported,
         in_progress=in_progress,
-        next=None if position is None else encode_cursor(position.document() | {"up_to": up_to}),
+        next=None if position is None else encode_cursor({**position, "up_to": up_to}),
     )
 
 
@@ -96,8 +88,8 @@ def _delete(dead: Tasks, ids: Sequence[Any]) -> int:
 
 
 def _read_cursor(cursor: str) -> tuple[Position, datetime]:
-    state = decode_cursor(cursor)
-    up_to = state.get("up_to")
+    state = decode_cursor(cursor, *POSITION_KEYS, "up_to")
+    up_to = state.pop("up_to")
     if not isinstance(up_to, datetime):
         raise build_cursor_error()
-    return decode_position(state), up_to
+    return state, up_to

@@ -16,15 +16,8 @@ from typing import Any, Final
 from bson.raw_bson import RawBSONDocument
 
 from tidemill.clock import truncate_to_ms
-from tidemill.dead_letters import paging, redrive_writes
-from tidemill.dead_letters.paging import (
-    Position,
-    build_cursor_error,
-    decode_cursor,
-    decode_position,
-    encode_cursor,
-    read_position,
-)
+from tidemill.dead_letters import redrive_writes
+from tidemill.dead_letters.queries import POSITION_KEYS, build_walk
 from tidemill.dead_letters.redrive_checks import (
     INTERRUPTED_AFTER,
     MAX_EXAMPLES,
@@ -46,10 +39,12 @@ from tidemill.dead_letters.redrive_checks import (
 )
 from tidemill.requests.tasks import MAX_DELAY_SEC
 from tidemill.store.connection import limit_time
+from tidemill.store.paging import Position, build_cursor_error, decode_cursor, encode_cursor, read_page, read_position
 from tidemill.store.writes import DUPLICATE_KEY_CODE
 
 BATCH_SIZE: Final = 500
 _OPEN: Final = {"redriven_at": None}
+_PROGRESS_FIELDS: Final = ("up_to", "start", "placed")
 
 
 def redrive(
@@ -90,20 +85,20 @@ class _Progress:
 
     @classmethod
     def decode(cls, cursor: str, plan: RedriveRequest, *, now: datetime) -> _Progress:
-        state = decode_cursor(cursor)
-        up_to, start, placed = (state.get(name) for name in ("up_to", "start", "placed"))
+        state = decode_cursor(cursor, *POSITION_KEYS, *_PROGRESS_FIELDS)
+        up_to, start, placed = (state.pop(name) for name in _PROGRESS_FIELDS)
         if not (isinstance(up_to, datetime) and isinstance(start, datetime) and isinstance(placed, int)):
             raise build_cursor_error()
         spread = RateSchedule(per_sec=plan.per_sec, start=start, placed=placed)
         if not spread.is_possible(now=now):
             raise build_cursor_error()
-        return cls(after=decode_position(state), up_to=up_to, spread=spread)
+        return cls(after=state, up_to=up_to, spread=spread)
 
     def cursor(self) -> str | None:
         if self.after is None:
             return None
         rest: dict[str, Any] = {"up_to": self.up_to, "start": self.spread.start, "placed": self.spread.placed}
-        return encode_cursor(self.after.document() | rest)
+        return encode_cursor({**self.after, **rest})
 
 
 class _RedriveRun:
@@ -123,21 +118,21 @@ class _RedriveRun:
         return self._tally.result(cursor=self._progress.cursor())
 
     def _redrive_page(self, limit: int) -> None:
-        page = paging.read_page(
-            self._on.dead,
+        walk = build_walk(
             self._plan.which,
-            limit=min(limit, BATCH_SIZE),
             shown=redrive_writes.CANDIDATE_PROJECTION,
             after=self._progress.after,
             up_to=self._progress.up_to,
             only=_OPEN,
         )
-        letters = [read_candidate(raw) for raw in page.letters]
+        page = read_page(self._on.dead, walk, limit=min(limit, BATCH_SIZE))
+        letters = [read_candidate(raw) for raw in page.found]
         batch = take_batch(letters)
         if batch:
             self._redrive_batch(batch)
         following = letters[len(batch) :]
-        self._progress = replace(self._progress, after=read_position(following[0].raw) if following else page.behind)
+        behind = read_position(following[0].raw, *POSITION_KEYS) if following else page.behind
+        self._progress = replace(self._progress, after=behind)
 
     def _redrive_batch(self, letters: Sequence[Candidate]) -> None:
         on, tally, now = self._on, self._tally, self._on.clock.now()

@@ -16,7 +16,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.regex import Regex
 
 from tidemill.clock import Clock
-from tidemill.dead_letters import paging, redrive_writes
+from tidemill.dead_letters import redrive_writes
 from tidemill.dead_letters.documents import (
     MAX_DOCUMENT_BYTES,
     MAX_REDRIVES,
@@ -26,12 +26,13 @@ from tidemill.dead_letters.documents import (
     read_date,
     splice_document,
 )
-from tidemill.dead_letters.paging import DeadLetterFilter
+from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive_writes import ExistingTask, Mark, read_life
 from tidemill.documents import decode, decode_shallow, is_text, read_task, schedule
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.policy.failures import truncate_text
 from tidemill.store.connection import Tasks
+from tidemill.store.paging import MAX_BATCH_BYTES
 from tidemill.store.tasks import format_id
 
 INTERRUPTED_AFTER: Final = timedelta(seconds=60)
@@ -114,7 +115,7 @@ def read_candidate(raw: RawBSONDocument) -> Candidate:
 def take_batch(letters: Sequence[Candidate]) -> Sequence[Candidate]:
     """Return the first of *letters*, as many as may be held in memory at once."""
     sizes = accumulate(letter.size for letter in letters)
-    fitting = sum(1 for _ in takewhile(lambda size: size <= paging.MAX_BATCH_BYTES, sizes))
+    fitting = sum(1 for _ in takewhile(lambda size: size <= MAX_BATCH_BYTES, sizes))
     return letters[: max(fitting, 1)]
 
 

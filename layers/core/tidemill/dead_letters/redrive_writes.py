@@ -18,10 +18,10 @@ from pymongo.errors import BulkWriteError
 
 from tidemill import indexes
 from tidemill.dead_letters.documents import MARK_FIELDS, REDRIVE_MARK_FIELDS, encode_id, read_key, read_redrives
-from tidemill.dead_letters.paging import byte_batches
 from tidemill.documents import DEAD_LETTERS, decode, decode_shallow
 from tidemill.model import TaskId
 from tidemill.store.connection import Tasks, translate_errors
+from tidemill.store.paging import byte_batches
 from tidemill.store.writes import WriteCounts, find_refused_writes, write_each
 
 _UNSET_MARKS: Final = dict.fromkeys(REDRIVE_MARK_FIELDS, "")

@@ -19,7 +19,7 @@ from tidemill.model import LANES, Malformed, Reason, Task, TaskId
 from tidemill.policy.admission import EXPIRED
 from tidemill.store.claims import COUNTABLE_ATTEMPTS, list_queues
 from tidemill.store.connection import Tasks, translate_errors
-from tidemill.store.listing import WITHOUT_PAYLOAD
+from tidemill.store.tasks import WITHOUT_PAYLOAD
 from tidemill.store.writes import WriteCounts, write_each
 
 CLAIMABLE: Final[dict[str, Any]] = {
