@@ -84,6 +84,17 @@ def decode_shallow(raw: RawBSONDocument) -> RawBSONDocument:
     return RawBSONDocument(bytes(raw.raw), _SHALLOW_OPTIONS)
 
 
+def encode_fields(document: Mapping[str, Any]) -> bytes:
+    """Return the fields of *document* as BSON, for `splice_fields`. Fields of a raw document keep their bytes."""
+    return bson.encode(document)[4:-1]
+
+
+def splice_fields(*parts: bytes) -> RawBSONDocument:
+    """Return the document of the encoded fields in *parts*. Nothing is decoded, so every byte survives."""
+    size = 5 + sum(map(len, parts))
+    return RawBSONDocument(b"".join((size.to_bytes(4, "little"), *parts, b"\x00")))
+
+
 def read_task(raw: RawBSONDocument) -> Task | Malformed:
     """Return the task in *raw*, or the problem that makes it malformed."""
     try:

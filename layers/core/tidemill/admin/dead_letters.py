@@ -27,7 +27,7 @@ from tidemill.admin.views import (
 from tidemill.control import queues as control_names
 from tidemill.control import task_types
 from tidemill.dead_letters import queries
-from tidemill.dead_letters.documents import DeadLetter, DeadLetterId, build_exact_id
+from tidemill.dead_letters.documents import DeadLetter, DeadLetterId, decode_id
 from tidemill.dead_letters.export import export as export_letters
 from tidemill.dead_letters.groups import find_fingerprints, find_groups, has_fingerprint
 from tidemill.dead_letters.purge import purge as purge_letters
@@ -252,4 +252,4 @@ def _find_letter(request: DeadLetterShow, task_id: TaskId, context: AdminContext
 def _find_newest(task_id: TaskId, context: AdminContext) -> DeadLetterId:
     is_open = queries.find_newest_open(context.dead, task_id)
     newest = (letter.id for letter in queries.find_of_task(context.dead, task_id, limit=1))
-    return is_open or next(newest, None) or build_exact_id(task_id)
+    return is_open or next(newest, None) or decode_id(task_id)

@@ -20,12 +20,11 @@ from tidemill.dead_letters.documents import (
     MARK_FIELDS,
     MAX_REDRIVES,
     REDRIVE_MARK_FIELDS,
-    encode_id,
     read_key,
     read_redrives,
 )
 from tidemill.dead_letters.queries import match_task
-from tidemill.documents import DEAD_LETTERS, decode_shallow
+from tidemill.documents import DEAD_LETTERS, decode_shallow, encode_fields
 from tidemill.store.connection import Tasks, translate_errors
 from tidemill.store.paging import byte_batches
 from tidemill.store.writes import DUPLICATE_KEY_CODE, find_refused_writes, write_each
@@ -309,7 +308,7 @@ def _read_life(letter: RawBSONDocument) -> list[bytes]:
     They are its times, or its payload if the document was written by hand without times.
     """
     fields = decode_shallow(letter)
-    return [encode_id(fields.get(name)) for name in (_LIFE_FIELDS if _is_dated(letter) else ("payload",))]
+    return [encode_fields({name: fields.get(name)}) for name in (_LIFE_FIELDS if _is_dated(letter) else ("payload",))]
 
 
 def _read_redrives(letter: RawBSONDocument) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import bson
 from bson.raw_bson import RawBSONDocument
 
-from tidemill.documents import decode, decode_shallow, is_text, read_task
+from tidemill.documents import decode, decode_shallow, encode_fields, id_key, is_text, read_task, splice_fields
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.policy.failures import fingerprint
 from tidemill.store.tasks import MAX_ERROR_BYTES, build_list_stages, shorten_error
@@ -38,14 +38,18 @@ MARK_FIELDS: Final = ("dead_lettered_at", "fingerprint", *CHANGING_FIELDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterId:
-    """Id of a dead letter: the id of its task, and how often that had been redriven when it failed."""
+    """Id of a dead letter: the id of its task, and how often that had been redriven when it failed.
+
+    A dead letter that was inserted by hand may be stored under the bare id of its task.
+    """
 
     task: TaskId
     redrives: int
+    is_bare: bool = False
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Any:  # noqa: ANN401 - of any type
         """Return the id as it is stored."""
-        return {"task": self.task, "redrives": self.redrives}
+        return self.task if self.is_bare else {"task": self.task, "redrives": self.redrives}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +79,10 @@ def read_dead_letter(raw: RawBSONDocument) -> DeadLetter:
     """Return the dead letter that *raw* holds, even if it was edited by hand."""
     document = decode(raw)
     letter_id = decode_id(document.get("_id"))
-    own = RawBSONDocument(bson.encode({**document, "_id": letter_id.task}))
     attempts = document.get("export_attempts")
     return DeadLetter(
         id=letter_id,
-        task=read_task(own),
+        task=read_task_of(document, letter_id.task),
         dead_lettered_at=read_date(document.get("dead_lettered_at")),
         fingerprint=_read_text(document, "fingerprint") or "",
         reason=_read_text(document, "reason"),
@@ -92,28 +95,16 @@ def read_dead_letter(raw: RawBSONDocument) -> DeadLetter:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BareId(DeadLetterId):
-    """Id of a dead letter that is stored under ``task`` itself: it was inserted by hand."""
-
-    redrives: int = 0
-
-    def document(self) -> Any:  # noqa: ANN401 - of any type
-        """Return the id as it is stored."""
-        return self.task
+def read_task_of(document: Mapping[str, Any], task_id: TaskId) -> Task | Malformed:
+    """Return the failed task of the decoded dead letter *document*, under its own id."""
+    return read_task(RawBSONDocument(bson.encode({**document, "_id": task_id})))
 
 
 def decode_id(stored: Any) -> DeadLetterId:  # noqa: ANN401 - documents are edited by hand
-    """Return the id that a decoded dead letter is stored under."""
+    """Return the id that finds the dead letter stored under the decoded id *stored*."""
     if isinstance(stored, dict) and list(stored) == ["task", "redrives"] and isinstance(stored["redrives"], int):
         return DeadLetterId(task=stored["task"], redrives=stored["redrives"])
-    return DeadLetterId(task=stored, redrives=0)
-
-
-def build_exact_id(stored: Any) -> DeadLetterId:  # noqa: ANN401 - documents are edited by hand
-    """Return the id that finds the dead letter stored under *stored*."""
-    usual = decode_id(stored)
-    return BareId(task=stored) if usual.task is stored else usual
+    return DeadLetterId(task=stored, redrives=0, is_bare=True)
 
 
 def read_date(value: object) -> datetime | None:
@@ -121,14 +112,9 @@ def read_date(value: object) -> datetime | None:
     return value if isinstance(value, datetime) else None
 
 
-def encode_id(value: Any) -> bytes:  # noqa: ANN401 - an id of any type
-    """Return an id of any type as a hashable key."""
-    return bson.encode({"": value})
-
-
 def read_key(raw: RawBSONDocument) -> bytes:
     """Return the id of the document *raw* as a hashable key."""
-    return encode_id(decode_shallow(raw)["_id"])
+    return id_key(decode_shallow(raw)["_id"])
 
 
 def _read_text(document: dict[str, Any], name: str) -> str | None:
@@ -156,17 +142,16 @@ def read_summary(raw: RawBSONDocument) -> DeadLetter:
     return replace(letter, task=shorten_error(letter.task))
 
 
-def splice_document(ours: dict[str, Any], theirs: bytes, *, their_id: dict[str, Any]) -> bytes:
-    """Return a document of *ours*, followed by all of *theirs* except its id.
+def replace_id(ours: Mapping[str, Any], theirs: RawBSONDocument) -> RawBSONDocument:
+    """Return a document of *ours*, followed by all of *theirs* except its id, byte for byte.
 
     Raises:
-        ValueError: *theirs* does not begin with ``_id`` as *their_id* has it.
+        ValueError: *theirs* does not begin with its id, or the id is text that is not UTF-8.
     """
-    id_element = bson.encode({"_id": their_id["_id"]})[4:-1]
-    if theirs[4 : 4 + len(id_element)] != id_element:
+    their_fields, id_field = encode_fields(theirs), encode_fields({"_id": decode_shallow(theirs)["_id"]})
+    if not their_fields.startswith(id_field):
         raise ValueError("the document does not begin with its id")
-    body = bson.encode(ours)[4:-1] + theirs[4 + len(id_element) : -1] + b"\x00"
-    return (len(body) + 4).to_bytes(4, "little") + body
+    return splice_fields(encode_fields(ours), their_fields[len(id_field) :])
 
 
 MAX_DOCUMENT_BYTES: Final = 16 * 1024 * 1024
@@ -189,12 +174,13 @@ def build_dead_letter(raw: RawBSONDocument, *, now: datetime, redrives: int | No
     """
     task = decode_shallow(raw)
     own = read_redrives(task) if redrives is None else redrives
-    letter = _add_marks(bytes(raw.raw), task, now=now, redrives=own)
-    if len(letter) > MAX_DOCUMENT_BYTES - RESERVED_BYTES:
-        letter = _add_marks(_drop_spare_fields(task), task, now=now, redrives=own)
-    if len(letter) > MAX_DOCUMENT_BYTES:
+    marks = _build_marks(task, now=now, redrives=own)
+    letter = replace_id(marks, raw)
+    if len(letter.raw) > MAX_DOCUMENT_BYTES - RESERVED_BYTES:
+        letter = replace_id(marks, _drop_spare_fields(task))
+    if len(letter.raw) > MAX_DOCUMENT_BYTES:
         raise ValueError("there is no room for the marks of a dead letter")
-    return RawBSONDocument(letter)
+    return letter
 
 
 def read_redrives(task: Mapping[str, Any]) -> int:
@@ -203,22 +189,22 @@ def read_redrives(task: Mapping[str, Any]) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_REDRIVES else 0
 
 
-def _add_marks(theirs: bytes, task: Mapping[str, Any], *, now: datetime, redrives: int) -> bytes:
+def _build_marks(task: Mapping[str, Any], *, now: datetime, redrives: int) -> dict[str, Any]:
     error = task.get("error")
     details = error if isinstance(error, Mapping) else {}
     code, message = str(details.get("code", "malformed")), str(details.get("message", ""))
-    ours = {
+    marks = {
         "_id": {"task": task["_id"], "redrives": redrives},
         "dead_lettered_at": now,
         "fingerprint": fingerprint(name=str(task.get("name")), code=code, message=message),
     }
     if "reason" not in task:  # the status was set by hand, or the cause is unknown
-        ours["reason"] = "not_retryable"
-    return splice_document(ours, theirs, their_id={"_id": task["_id"]})
+        marks["reason"] = "not_retryable"
+    return marks
 
 
-def _drop_spare_fields(task: Mapping[str, Any]) -> bytes:
+def _drop_spare_fields(task: Mapping[str, Any]) -> RawBSONDocument:
     fields = {name: value for name, value in task.items() if value is not None and name not in _SPARE_FIELDS}
     if isinstance(fields.get("error"), Mapping):
         fields["error"] = {**fields["error"], "message": _FULL_MESSAGE}
-    return bson.encode(fields)
+    return RawBSONDocument(bson.encode(fields))

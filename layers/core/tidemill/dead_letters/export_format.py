@@ -26,7 +26,7 @@ from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
 from tidemill.dead_letters.documents import MAX_DOCUMENT_BYTES, DeadLetterId, decode_id
-from tidemill.documents import DEAD_LETTERS, decode, decode_shallow
+from tidemill.documents import DEAD_LETTERS, decode, decode_shallow, encode_fields, splice_fields
 from tidemill.errors import TidemillError
 from tidemill.model import TaskId
 from tidemill.store import tasks
@@ -87,7 +87,7 @@ def read_object_key(raw: RawBSONDocument) -> str:
     stored, moved_at = document["_id"], document.get("dead_lettered_at")
     letter_id = decode_id(decode(stored) if isinstance(stored, RawBSONDocument) else stored)
     day = moved_at if isinstance(moved_at, datetime) else None
-    if bytes(raw.raw[4:]).startswith(_encode_id(letter_id)[4:-1]):
+    if not letter_id.is_bare and encode_fields(raw).startswith(encode_fields({"_id": letter_id.document()})):
         return format_object_key(letter_id, day)
     exact = stored.raw if isinstance(stored, RawBSONDocument) else raw.raw
     return _format_key(letter_id, day, text=_format_task_id(letter_id.task), digested=bytes(exact))
@@ -285,7 +285,5 @@ def restore(dead: Tasks, body: bytes, *, now: datetime) -> DeadLetterId | None:
 
 
 def _add_export_marks(letter: RawBSONDocument, *, now: datetime) -> RawBSONDocument:
-    marks = bson.encode({"archived_at": now, "retain_from": now})[4:-1]
-    body = bytes(letter.raw)[4:-1] + marks + b"\x00"
-    size = len(body) + 4
-    return letter if size > MAX_DOCUMENT_BYTES else RawBSONDocument(size.to_bytes(4, "little") + body)
+    marked = splice_fields(encode_fields(letter), encode_fields({"archived_at": now, "retain_from": now}))
+    return letter if len(marked.raw) > MAX_DOCUMENT_BYTES else marked

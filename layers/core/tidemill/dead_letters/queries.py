@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-import bson
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from bson.raw_bson import RawBSONDocument
@@ -18,13 +17,13 @@ from tidemill.dead_letters.documents import (
     SUMMARY_STAGES,
     DeadLetter,
     DeadLetterId,
-    build_exact_id,
     decode_id,
     read_dead_letter,
     read_key,
     read_summary,
+    read_task_of,
 )
-from tidemill.documents import DEAD_LETTERS, decode, decode_shallow, read_task
+from tidemill.documents import DEAD_LETTERS, decode, decode_shallow
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.store.connection import Tasks, translate_errors
 from tidemill.store.paging import Position, Walk, decode_cursor, encode_cursor, read_page
@@ -198,7 +197,7 @@ def find_latest(dead: Tasks, task_id: TaskId, *, source: str | None = None) -> T
         raw = dead.find_one(where, sort=[("_id", -1)], hint=indexes.BY_ID)
     if raw is None:
         return None
-    return read_task(RawBSONDocument(bson.encode({**decode(raw), "_id": task_id})))
+    return read_task_of(decode(raw), task_id)
 
 
 def match_task(task_id: TaskId) -> dict[str, Any]:
@@ -219,7 +218,7 @@ def find_by_redrives(dead: Tasks, task_id: TaskId, redrives: int) -> DeadLetter 
     The dead letter of number 0 may be stored under the bare id of its task.
     """
     found = find_dead_letter(dead, DeadLetterId(task=task_id, redrives=redrives))
-    return found if found is not None or redrives else find_dead_letter(dead, build_exact_id(task_id))
+    return found if found is not None or redrives else find_dead_letter(dead, decode_id(task_id))
 
 
 def find_of_task(dead: Tasks, task_id: TaskId, *, limit: int) -> tuple[DeadLetter, ...]:
@@ -239,4 +238,4 @@ def find_newest_open(dead: Tasks, task_id: TaskId) -> DeadLetterId | None:
         raw = dead.find_one(where, {"_id": 1}, sort=[("_id", -1)], hint=indexes.BY_ID)
         if raw is not None:
             return decode_id(decode(raw)["_id"])
-        return None if dead.find_one(bare, {"_id": 1}, hint=indexes.BY_ID) is None else build_exact_id(task_id)
+        return None if dead.find_one(bare, {"_id": 1}, hint=indexes.BY_ID) is None else decode_id(task_id)

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from itertools import accumulate, takewhile
 from typing import Any, Final, Literal, TypeAlias
 
-import bson
 from bson.raw_bson import RawBSONDocument
 from bson.regex import Regex
 
@@ -22,13 +21,12 @@ from tidemill.dead_letters.documents import (
     MAX_REDRIVES,
     DeadLetterId,
     decode_id,
-    encode_id,
     read_date,
-    splice_document,
+    replace_id,
 )
 from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive_writes import ExistingTask, Mark, read_life
-from tidemill.documents import decode, decode_shallow, is_text, read_task, schedule
+from tidemill.documents import decode, decode_shallow, encode_fields, id_key, is_text, read_task, schedule
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.policy.failures import truncate_text
 from tidemill.store.connection import Tasks
@@ -74,12 +72,12 @@ class Candidate:
     @property
     def key(self) -> bytes:
         """Lookup key of the dead letter."""
-        return encode_id(self.raw_id)
+        return id_key(self.raw_id)
 
     @property
     def task_key(self) -> bytes:
         """Lookup key of its task."""
-        return encode_id(self.task)
+        return id_key(self.task)
 
     def is_in_progress(self, *, now: datetime) -> bool:
         """Return whether another redrive of it may be in progress."""
@@ -89,14 +87,14 @@ class Candidate:
         """Return whether a task can have this id, to the byte, and be redriven once more."""
         if isinstance(self.task, Regex | list) or not 0 <= self.id.redrives < MAX_REDRIVES:
             return False
-        return self.task is self.raw_id or bson.encode({"task": self.task})[4:-1] in bytes(self.raw_id.raw)
+        return self.id.is_bare or encode_fields({"task": self.task}) in bytes(self.raw_id.raw)
 
 
 def read_candidate(raw: RawBSONDocument) -> Candidate:
     """Return the dead letter that *raw* holds, which was read with `redrive_writes.CANDIDATE_PROJECTION`."""
     fields, letter = decode_shallow(raw), decode(raw)
     raw_id, letter_id = fields["_id"], decode_id(letter["_id"])
-    is_ours = letter_id.task is not letter["_id"]
+    is_ours = not letter_id.is_bare
     return Candidate(
         raw=raw,
         raw_id=raw_id,
@@ -328,10 +326,10 @@ def _build_document(
         "result": None,
     } | ({"expires_at": None} if drops_expiry else {})
     try:
-        document = splice_document(ours, bytes(body.raw), their_id={"_id": letter.raw_id})
+        document = replace_id(ours, body)
     except ValueError:
         return "its id cannot be written"
-    return RawBSONDocument(document) if len(document) <= MAX_DOCUMENT_BYTES else "its document would be too large"
+    return document if len(document.raw) <= MAX_DOCUMENT_BYTES else "its document would be too large"
 
 
 Decide: TypeAlias = Callable[[Candidate, RawBSONDocument], Verdict]

@@ -17,8 +17,8 @@ from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from tidemill import indexes
-from tidemill.dead_letters.documents import MARK_FIELDS, REDRIVE_MARK_FIELDS, encode_id, read_key, read_redrives
-from tidemill.documents import DEAD_LETTERS, decode, decode_shallow
+from tidemill.dead_letters.documents import MARK_FIELDS, REDRIVE_MARK_FIELDS, read_key, read_redrives
+from tidemill.documents import DEAD_LETTERS, decode, decode_shallow, encode_fields, id_key
 from tidemill.model import TaskId
 from tidemill.store.connection import Tasks, translate_errors
 from tidemill.store.paging import byte_batches
@@ -92,7 +92,7 @@ def find_existing(tasks: Tasks, ids: Sequence[TaskId]) -> dict[bytes, ExistingTa
         found = list(tasks.find({"_id": {"$in": list(ids)}}, projection, hint=indexes.BY_ID, batch_size=len(ids) + 1))
     tasks_found = [(decode(raw), read_life(raw)) for raw in found]
     return {
-        encode_id(task["_id"]): ExistingTask(
+        id_key(task["_id"]): ExistingTask(
             id=task["_id"], life=life, redrives=read_redrives(task), status=str(task.get("status"))
         )
         for task, life in tasks_found
@@ -119,7 +119,7 @@ def find_later_failures(dead: Tasks, letters: Sequence[tuple[TaskId, int]]) -> s
     ]
     with translate_errors(DEAD_LETTERS):
         found = dead.find({"$or": ranges}, {"created_at": 1}, hint=indexes.BY_ID)
-        return {(encode_id(decode_shallow(decode_shallow(raw)["_id"])["task"]), read_life(raw)) for raw in found}
+        return {(id_key(decode_shallow(decode_shallow(raw)["_id"])["task"]), read_life(raw)) for raw in found}
 
 
 def mark(dead: Tasks, marks: Sequence[Mark], *, token: str, now: datetime) -> WriteCounts:
@@ -176,7 +176,7 @@ def read_life(raw: RawBSONDocument) -> bytes:
 
     It is ``created_at``, which a redrive keeps.
     """
-    return encode_id(decode_shallow(raw).get("created_at"))
+    return encode_fields({"created_at": decode_shallow(raw).get("created_at")})
 
 
 def _write_guarded(

@@ -20,7 +20,7 @@ from pymongo import ASCENDING, DESCENDING
 from pymongo.cursor import Cursor
 from pymongo.errors import OperationFailure
 
-from tidemill.documents import TASKS, decode_shallow
+from tidemill.documents import TASKS, decode_shallow, encode_fields
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.store.connection import Tasks, translate_errors
 
@@ -207,7 +207,7 @@ def read_position(raw: RawBSONDocument, *keys: str) -> dict[str, Any]:
 def _make_bound(value: Any, key: str, raw: RawBSONDocument) -> Any:  # noqa: ANN401 - of any type
     if isinstance(value, list) and value:
         return value[-1]  # An index holds the elements: a bound that is an array would repeat every key, or none.
-    if isinstance(value, str) and bson.encode({key: value})[4:-1] not in bytes(raw.raw):
+    if isinstance(value, str) and encode_fields({key: value}) not in bytes(raw.raw):
         # The text is not UTF-8: the nearest lower text that can be sent.
         return value.partition("\N{REPLACEMENT CHARACTER}")[0] + "\x7f"
     return value

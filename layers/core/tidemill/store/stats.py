@@ -176,7 +176,7 @@ def start_of_minute(moment: datetime) -> datetime:
 
 
 def _parse_counter(value: object) -> int:
-    """Return a stored counter as a whole number from 0 to `MAX_COUNTED`; the document may have been edited by hand."""
+    """Return a stored counter as a whole number from 0 to `MAX_COUNTER`; the document may have been edited by hand."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return 0
     return int(min(max(value, 0), MAX_COUNTER))
