@@ -11,8 +11,7 @@ import pytest
 from tests.conftest import ManualClock
 from tidemill.dead_letters import redrive_writes
 from tidemill.dead_letters.queries import DeadLetterFilter
-from tidemill.dead_letters.redrive import complete, redrive
-from tidemill.dead_letters.redrive_checks import RedriveContext, RedriveRequest, RedriveResult
+from tidemill.dead_letters.redrive import RedriveContext, RedriveRequest, RedriveResult, complete, redrive
 from tidemill.store.connection import Tasks
 
 EVER = 1e12

@@ -25,6 +25,7 @@ from tidemill.dead_letters import queries as letter_lookups
 from tidemill.dead_letters.documents import DeadLetterId
 from tidemill.dead_letters.purge import purge
 from tidemill.dead_letters.queries import DeadLetterFilter
+from tidemill.dead_letters.redrive_checks import Redrivable, read_candidate
 from tidemill.documents import DEAD_LETTERS
 from tidemill.enqueue.inserts import find_occurrence
 from tidemill.errors import RetentionError
@@ -236,7 +237,7 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     ),
     "mark": lambda on: redrive_writes.mark(
         _dead(on),
-        [redrive_writes.Mark(id=LETTER, due_at=on.now, drops_expiry=False, former=None)],
+        [Redrivable(letter=read_candidate(_letter(size=9)), task=on.held[0], document=_letter(), drops_expiry=False)],
         token="t",
         now=on.now,
     ),
@@ -281,8 +282,8 @@ def _dead(on: _Given) -> Tasks:
     return open_tasks(on.tasks.database, DEAD_LETTERS)
 
 
-def _letter() -> RawBSONDocument:
-    return _raw({"_id": LETTER})
+def _letter(**fields: Any) -> RawBSONDocument:
+    return _raw({"_id": LETTER} | fields)
 
 
 def _raw(fields: dict[str, Any]) -> RawBSONDocument:

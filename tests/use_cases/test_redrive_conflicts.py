@@ -18,7 +18,7 @@ from tests.conftest import T0, ManualClock
 from tests.redrives import redrive_all, redriver
 from tidemill.dead_letters import redrive_writes
 from tidemill.dead_letters.queries import DeadLetterFilter
-from tidemill.dead_letters.redrive_checks import MAX_EXAMPLES
+from tidemill.dead_letters.redrive import MAX_EXAMPLES
 from tidemill.store.connection import Tasks
 from tidemill.store.writes import WriteCounts
 

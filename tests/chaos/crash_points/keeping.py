@@ -22,8 +22,7 @@ from tidemill.dead_letters import redrive_writes
 from tidemill.dead_letters.documents import DeadLetterId
 from tidemill.dead_letters.export_format import encode_object, restore
 from tidemill.dead_letters.queries import DeadLetterFilter
-from tidemill.dead_letters.redrive import redrive
-from tidemill.dead_letters.redrive_checks import RedriveContext, RedriveRequest
+from tidemill.dead_letters.redrive import RedriveContext, RedriveRequest, redrive
 from tidemill.model import Adaptive, Budget, Pressure, QueueOptions
 
 MINUTE: Final = timedelta(minutes=1)

@@ -23,8 +23,7 @@ from tidemill.dead_letters.export import export
 from tidemill.dead_letters.export_format import ExportResult
 from tidemill.dead_letters.purge import PurgeResult, purge
 from tidemill.dead_letters.queries import DeadLetterFilter
-from tidemill.dead_letters.redrive import redrive
-from tidemill.dead_letters.redrive_checks import RedriveContext, RedriveRequest, RedriveResult
+from tidemill.dead_letters.redrive import RedriveContext, RedriveRequest, RedriveResult, redrive
 from tidemill.policy.retry import resolve_policy
 from tidemill.reclaim import ReclaimContext, reclaim
 

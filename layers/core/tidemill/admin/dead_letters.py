@@ -32,8 +32,9 @@ from tidemill.dead_letters.export import export as export_letters
 from tidemill.dead_letters.groups import find_fingerprints, find_groups, has_fingerprint
 from tidemill.dead_letters.purge import purge as purge_letters
 from tidemill.dead_letters.queries import DeadLetterFilter
+from tidemill.dead_letters.redrive import RedriveContext, RedriveRequest
 from tidemill.dead_letters.redrive import redrive as redrive_letters
-from tidemill.dead_letters.redrive_checks import RedriveContext, RedriveRequest, Refused
+from tidemill.dead_letters.redrive_checks import Refused
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.model import TaskId
 from tidemill.store import tasks

@@ -19,8 +19,7 @@ from tidemill.dead_letters import export as dead_letters_export
 from tidemill.dead_letters.documents import build_dead_letter
 from tidemill.dead_letters.export import export
 from tidemill.dead_letters.export_format import PutObject
-from tidemill.dead_letters.redrive import complete
-from tidemill.dead_letters.redrive_checks import RedriveStore
+from tidemill.dead_letters.redrive import RedriveContext, complete
 from tidemill.errors import CredentialsError, TidemillError, UnavailableError
 from tidemill.store.connection import Tasks, limit_time, run_server_command, translate_errors
 from tidemill.store.counts import COUNT_LIMIT
@@ -135,9 +134,9 @@ class _ArchiveRun:
 
     def _complete_redrives(self) -> None:
         on = self._on
-        redrive_store = RedriveStore(tasks=on.tasks, dead=on.dead, clock=on.clock)
+        redrive_context = RedriveContext(tasks=on.tasks, dead=on.dead, clock=on.clock)
         self._report.redriven = complete(
-            redrive_store, until=self._until, monotonic=self._monotonic, task_retention=on.task_retention
+            redrive_context, until=self._until, monotonic=self._monotonic, task_retention=on.task_retention
         )
 
     def _move_failed(self) -> None:

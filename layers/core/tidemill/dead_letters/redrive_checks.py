@@ -1,21 +1,20 @@
-"""Checks of a redrive: which dead letters may be redriven, and what prevents the others.
+"""Checks of a redrive: which dead letters may be redriven, when their tasks are due, and what prevents the others.
 
-Also the values of a redrive: its request, its context, its candidates and its result.
+Everything here is pure: the live state is read once a page by `redrive_writes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import accumulate, takewhile
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, assert_never
 
 from bson.raw_bson import RawBSONDocument
 from bson.regex import Regex
 
-from tidemill.clock import Clock
-from tidemill.dead_letters import redrive_writes
+from tidemill.clock import truncate_to_ms
 from tidemill.dead_letters.documents import (
     MAX_DOCUMENT_BYTES,
     MAX_REDRIVES,
@@ -24,17 +23,23 @@ from tidemill.dead_letters.documents import (
     read_date,
     replace_id,
 )
-from tidemill.dead_letters.queries import DeadLetterFilter
-from tidemill.dead_letters.redrive_writes import ExistingTask, Mark, read_life
-from tidemill.documents import decode, decode_shallow, encode_fields, id_key, is_text, read_task, schedule
+from tidemill.documents import decode, decode_shallow, encode_fields, id_key, read_task, schedule
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.policy.failures import truncate_text
-from tidemill.store.connection import Tasks
+from tidemill.requests.tasks import MAX_DELAY_SEC
 from tidemill.store.paging import MAX_BATCH_BYTES
 from tidemill.store.tasks import format_id
 
 INTERRUPTED_AFTER: Final = timedelta(seconds=60)
 """Time after which a redrive counts as interrupted. It applies to starts in the past and in the future."""
+
+MAX_NAME_LENGTH: Final = 100
+MAX_SCHEDULE_SEC: Final = MAX_DELAY_SEC
+"""Maximum delay of a task after the start of a redrive; the same as for a new task."""
+
+RefusalCode: TypeAlias = Literal[
+    "unregistered", "malformed", "expired", "in_progress", "conflict", "too_far_ahead", "write_rejected"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +48,7 @@ class Candidate:
 
     Attributes:
         raw_id: Its id, with the original bytes.
-        task: The id of its task, with the original bytes.
+        task_id: The id of its task, with the original bytes.
         life: The life of the task that ended, as `read_life` returns it.
         is_started: A redrive of it was started.
         started_at: The time of that start, if it is a time.
@@ -56,7 +61,7 @@ class Candidate:
     raw: RawBSONDocument
     raw_id: Any
     id: DeadLetterId
-    task: TaskId
+    task_id: TaskId
     life: bytes
     is_started: bool
     started_at: datetime | None
@@ -65,9 +70,14 @@ class Candidate:
     drops_expiry: bool
     size: int
 
-    def refuse(self, code: RefusalCode, message: str) -> Refused:
+    def refuse(self, code: RefusalCode, message: str, *, name: str | None = None) -> Refused:
         """Return the refusal of this dead letter."""
-        return Refused(id=self.id, code=code, message=message)
+        return Refused(letter=self, code=code, message=message, name=name)
+
+    def refuse_in_progress(self) -> Refused:
+        """Return the refusal of this dead letter while another redrive of it may be in progress."""
+        message = "its redrive is under way, or was cut short a moment ago: then the archive completes it"
+        return self.refuse("in_progress", message)
 
     @property
     def key(self) -> bytes:
@@ -77,29 +87,32 @@ class Candidate:
     @property
     def task_key(self) -> bytes:
         """Lookup key of its task."""
-        return id_key(self.task)
+        return id_key(self.task_id)
 
     def is_in_progress(self, *, now: datetime) -> bool:
         """Return whether another redrive of it may be in progress."""
         return self.started_at is not None and abs(now - self.started_at) < INTERRUPTED_AFTER
 
+    def has_started_within(self, span: timedelta, *, now: datetime) -> bool:
+        """Return whether the redrive started within *span* of *now*. The other clock may have been ahead by as much."""
+        return self.started_at is not None and abs(now - self.started_at) <= span
+
     def can_be_redriven(self) -> bool:
         """Return whether a task can have this id, to the byte, and be redriven once more."""
-        if isinstance(self.task, Regex | list) or not 0 <= self.id.redrives < MAX_REDRIVES:
+        if isinstance(self.task_id, Regex | list) or not 0 <= self.id.redrives < MAX_REDRIVES:
             return False
-        return self.id.is_bare or encode_fields({"task": self.task}) in bytes(self.raw_id.raw)
+        return self.id.is_bare or encode_fields({"task": self.task_id}) in bytes(self.raw_id.raw)
 
 
 def read_candidate(raw: RawBSONDocument) -> Candidate:
     """Return the dead letter that *raw* holds, which was read with `redrive_writes.CANDIDATE_PROJECTION`."""
-    fields, letter = decode_shallow(raw), decode(raw)
-    raw_id, letter_id = fields["_id"], decode_id(letter["_id"])
-    is_ours = not letter_id.is_bare
+    raw_id, letter = decode_shallow(raw)["_id"], decode(raw)
+    letter_id = decode_id(letter["_id"])
     return Candidate(
         raw=raw,
         raw_id=raw_id,
         id=letter_id,
-        task=decode_shallow(raw_id)["task"] if is_ours else raw_id,
+        task_id=raw_id if letter_id.is_bare else decode_shallow(raw_id)["task"],
         life=read_life(raw),
         is_started=letter.get("redrive_started_at") is not None,
         started_at=read_date(letter.get("redrive_started_at")),
@@ -110,139 +123,19 @@ def read_candidate(raw: RawBSONDocument) -> Candidate:
     )
 
 
+def read_life(raw: RawBSONDocument) -> bytes:
+    """Return the value that tells a life of a task from others under the same id.
+
+    It is ``created_at``, which a redrive keeps.
+    """
+    return encode_fields({"created_at": decode_shallow(raw).get("created_at")})
+
+
 def take_batch(letters: Sequence[Candidate]) -> Sequence[Candidate]:
     """Return the first of *letters*, as many as may be held in memory at once."""
     sizes = accumulate(letter.size for letter in letters)
     fitting = sum(1 for _ in takewhile(lambda size: size <= MAX_BATCH_BYTES, sizes))
     return letters[: max(fitting, 1)]
-
-
-MAX_EXAMPLES: Final = 20
-
-RefusalCode: TypeAlias = Literal[
-    "unregistered", "malformed", "expired", "in_progress", "conflict", "too_far_ahead", "write_rejected"
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedriveStore:
-    """Collections and clock of a redrive."""
-
-    tasks: Tasks
-    dead: Tasks
-    clock: Clock
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedriveContext(RedriveStore):
-    """Context of a redrive; ``registered`` returns the names of all registered functions."""
-
-    registered: Callable[[], frozenset[str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedriveRequest:
-    """Request of a redrive.
-
-    Attributes:
-        which: Selects the dead letters.
-        per_sec: Number of tasks that become due each second; ``None`` makes all due at once.
-        drop_expiry: Remove the time by which a task must start.
-    """
-
-    which: DeadLetterFilter
-    per_sec: float | None = None
-    drop_expiry: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """Dead letter that stays as it is, and the reason. *name* is the bounded name of an unregistered task."""
-
-    id: DeadLetterId
-    code: RefusalCode
-    message: str
-    name: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedriveResult:
-    """Result of a redrive, or of a dry run.
-
-    Attributes:
-        refused: Number of refused dead letters, by the code of the reason.
-        unregistered: Number of refused dead letters, by the name that is not registered.
-        examples: At most `MAX_EXAMPLES` of the refused dead letters.
-        next: Cursor for the next call; ``None`` after the last dead letter.
-    """
-
-    examined: int
-    redriven: int
-    refused: dict[RefusalCode, int]
-    unregistered: dict[str, int]
-    examples: tuple[Refused, ...]
-    next: str | None
-
-
-def refuse_in_progress(letter_id: DeadLetterId) -> Refused:
-    """Return the refusal of a dead letter that another redrive may have in progress."""
-    message = "its redrive is under way, or was cut short a moment ago: then the archive completes it"
-    return Refused(id=letter_id, code="in_progress", message=message)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveState:
-    """Live state: tasks, keys and later failures that may prevent a redrive, at the time of the last read.
-
-    Attributes:
-        registered: Names of the functions; ``None`` if names are not checked.
-        alive: Existing tasks, by id.
-        holders: Tasks that have idempotency keys, by key.
-        died: Ids and lives of tasks that failed again after their redrive was interrupted.
-    """
-
-    registered: frozenset[str] | None
-    alive: dict[bytes, ExistingTask] = field(default_factory=dict)
-    holders: dict[str, TaskId] = field(default_factory=dict)
-    died: set[tuple[bytes, bytes]] = field(default_factory=set)
-
-    def look(self, on: RedriveStore, letters: Sequence[Candidate], bodies: Iterable[RawBSONDocument]) -> None:
-        """Read the state that concerns *letters*."""
-        usable = [letter for letter in letters if letter.can_be_redriven()]
-        interrupted = [(letter.task, letter.id.redrives) for letter in usable if letter.is_started]
-        keys = [key for key in (decode_shallow(body).get("idempotency_key") for body in bodies) if is_text(key) and key]
-        self.alive.update(redrive_writes.find_existing(on.tasks, [letter.task for letter in usable]))
-        self.holders.update(redrive_writes.find_key_owners(on.tasks, keys))
-        self.died.update(redrive_writes.find_later_failures(on.dead, interrupted))
-
-    def expect(self, task: Task, *, of: Candidate) -> None:
-        """Treat *task*, which comes from the dead letter *of*, as already inserted when checking later dead letters."""
-        self.alive[of.task_key] = ExistingTask(id=task.id, life=of.life, redrives=task.redrives, status=task.status)
-        if task.idempotency_key:
-            self.holders[task.idempotency_key] = task.id
-
-    def has_been_inserted(self, letter: Candidate) -> bool:
-        """Return whether an interrupted redrive of *letter* had inserted its task."""
-        task = self.alive.get(letter.task_key)
-        is_alive = task is not None and task.life == letter.life and task.redrives > letter.id.redrives
-        return letter.is_started and (is_alive or (letter.task_key, letter.life) in self.died)
-
-    def is_there(self, task: Task, *, of: Candidate) -> bool:
-        """Return whether *task*, which comes from the dead letter *of*, exists."""
-        existing = self.alive.get(of.task_key)
-        return existing is not None and (existing.life, existing.redrives) == (of.life, task.redrives)
-
-    def conflict(self, task: Task, *, of: Candidate) -> str | None:
-        """Return the reason that prevents the insert of *task*, which comes from the dead letter *of*, or ``None``."""
-        existing = self.alive.get(of.task_key)
-        if existing is not None:
-            return f"task {format_id(existing.id)} is there: it is {existing.status}"
-        if task.idempotency_key and task.idempotency_key in self.holders:
-            return f"its idempotency key is held by task {format_id(self.holders[task.idempotency_key])}"
-        return None
-
-
-MAX_NAME_LENGTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,11 +147,6 @@ class Redrivable:
     document: RawBSONDocument
     drops_expiry: bool
 
-    def mark(self) -> Mark:
-        """Return the mark to write on the dead letter before the task is inserted."""
-        letter, due_at = self.letter, self.task.due_at
-        return Mark(id=letter.raw_id, due_at=due_at, drops_expiry=self.drops_expiry, former=letter.token)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlreadyRedriven:
@@ -267,23 +155,90 @@ class AlreadyRedriven:
     letter: Candidate
 
 
-Verdict: TypeAlias = Redrivable | AlreadyRedriven | Refused
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Dead letter that stays as it is, and the reason. *name* is the bounded name of an unregistered task."""
+
+    letter: Candidate
+    code: RefusalCode
+    message: str
+    name: str | None = None
+
+    @property
+    def id(self) -> DeadLetterId:
+        """Id of the dead letter."""
+        return self.letter.id
 
 
-def check_candidate(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingTask:
+    """Task that exists in ``tasks``; *life* is the value of `read_life`."""
+
+    id: TaskId
+    life: bytes
+    redrives: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveState:
+    """Tasks, keys and later failures that may prevent a redrive, at the time of the last read.
+
+    Attributes:
+        registered: Names of the functions; ``None`` if names are not checked.
+        tasks: Existing tasks, by id.
+        key_owners: Tasks that have idempotency keys, by key.
+        later_failures: Ids and lives of tasks that failed again after their redrive was interrupted.
+    """
+
+    registered: frozenset[str] | None = None
+    tasks: Mapping[bytes, ExistingTask] = field(default_factory=dict)
+    key_owners: Mapping[str, TaskId] = field(default_factory=dict)
+    later_failures: frozenset[tuple[bytes, bytes]] = frozenset()
+
+    def with_inserted(self, redrivable: Redrivable) -> LiveState:
+        """Return the state for the checks of later dead letters, in which the task of *redrivable* exists."""
+        letter, task = redrivable.letter, redrivable.task
+        inserted = ExistingTask(id=task.id, life=letter.life, redrives=task.redrives, status=task.status)
+        owners = {task.idempotency_key: task.id} if task.idempotency_key else {}
+        return replace(self, tasks={**self.tasks, letter.task_key: inserted}, key_owners={**self.key_owners, **owners})
+
+    def has_later_life(self, letter: Candidate) -> bool:
+        """Return whether the task of *letter* exists with more redrives, or failed again with more."""
+        task = self.tasks.get(letter.task_key)
+        is_alive = task is not None and task.life == letter.life and task.redrives > letter.id.redrives
+        return is_alive or (letter.task_key, letter.life) in self.later_failures
+
+    def has_task(self, redrivable: Redrivable) -> bool:
+        """Return whether the task of *redrivable* exists."""
+        existing = self.tasks.get(redrivable.letter.task_key)
+        wanted = (redrivable.letter.life, redrivable.task.redrives)
+        return existing is not None and (existing.life, existing.redrives) == wanted
+
+    def describe_conflict(self, letter: Candidate, task: Task) -> str | None:
+        """Return the reason that prevents the insert of *task*, which comes from *letter*, or ``None``."""
+        existing = self.tasks.get(letter.task_key)
+        if existing is not None:
+            return f"task {format_id(existing.id)} is there: it is {existing.status}"
+        if task.idempotency_key and task.idempotency_key in self.key_owners:
+            return f"its idempotency key is held by task {format_id(self.key_owners[task.idempotency_key])}"
+        return None
+
+
+def check(
     letter: Candidate,
     body: RawBSONDocument,
-    around: LiveState,
+    live: LiveState,
     *,
     due_at: datetime | None,
     drops_expiry: bool,
     now: datetime,
-) -> Verdict:
+) -> Redrivable | AlreadyRedriven | Refused:
     """Decide whether *letter* may be redriven.
 
     *body* is the part that its task keeps. The task is due at *due_at*; ``None`` means at once.
     """
-    if around.has_been_inserted(letter):
+    if letter.is_started and live.has_later_life(letter):
         return AlreadyRedriven(letter=letter)
     document = _build_document(letter, body, due_at=due_at, drops_expiry=drops_expiry, now=now)
     if isinstance(document, str):
@@ -291,19 +246,14 @@ def check_candidate(
     task = read_task(document)
     if isinstance(task, Malformed):
         return letter.refuse("malformed", f"it could not run: {task.problem}")
-    return _check_task(letter, task, around) or Redrivable(
-        letter=letter, task=task, document=document, drops_expiry=drops_expiry
-    )
-
-
-def _check_task(letter: Candidate, task: Task, around: LiveState) -> Refused | None:
-    if around.registered is not None and task.name not in around.registered:
+    if live.registered is not None and task.name not in live.registered:
         name = truncate_text(task.name, MAX_NAME_LENGTH)
-        return Refused(id=letter.id, code="unregistered", message=f"no function is registered as {name!r}", name=name)
+        return letter.refuse("unregistered", f"no function is registered as {name!r}", name=name)
     if task.expires_at is not None and task.expires_at <= task.due_at:
         return letter.refuse("expired", "its expires_at is not after its start")
-    conflict = around.conflict(task, of=letter)
-    return None if conflict is None else letter.refuse("conflict", conflict)
+    if (conflict := live.describe_conflict(letter, task)) is not None:
+        return letter.refuse("conflict", conflict)
+    return Redrivable(letter=letter, task=task, document=document, drops_expiry=drops_expiry)
 
 
 def _build_document(
@@ -313,7 +263,7 @@ def _build_document(
     if not letter.can_be_redriven():
         return "no task can have its id"
     ours = {
-        "_id": letter.task,
+        "_id": letter.task_id,
         "status": "pending",
         "lane": "fresh",
         **schedule(due_at, now=now),
@@ -332,41 +282,83 @@ def _build_document(
     return document if len(document.raw) <= MAX_DOCUMENT_BYTES else "its document would be too large"
 
 
-Decide: TypeAlias = Callable[[Candidate, RawBSONDocument], Verdict]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateSchedule:
+    """Schedule of due times: *per_sec* tasks each second from *start* on, *placed* of them so far."""
+
+    per_sec: float | None
+    start: datetime
+    placed: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """``True`` if the next task would be due more than `MAX_SCHEDULE_SEC` after the start."""
+        return self.per_sec is not None and self.placed > self.per_sec * MAX_SCHEDULE_SEC
+
+    def is_possible(self, *, now: datetime) -> bool:
+        """Return whether the schedule can exist at *now*."""
+        return self.placed >= 0 and abs(now - self.start) <= timedelta(seconds=MAX_DELAY_SEC)
+
+    def due_at(self, *, now: datetime) -> datetime | None:
+        """Return the due time of the next task; ``None`` means at once."""
+        return at if not self.is_full and (at := self._at()) > now else None
+
+    def further(self, *, now: datetime) -> RateSchedule:
+        """Return the schedule with one more task. A late schedule starts again at *now*, to avoid a burst of tasks."""
+        return replace(self, placed=self.placed + 1) if self._at() >= now else replace(self, start=now, placed=1)
+
+    def _at(self) -> datetime:
+        after = timedelta(0) if self.per_sec is None else timedelta(seconds=self.placed / self.per_sec)
+        return truncate_to_ms(self.start + after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """Dead letters that may be redriven, whose tasks exist already, and that are refused."""
+    """Dead letters that may be redriven, that are redriven already, and that are refused.
 
-    ready: list[Redrivable]
-    back: list[Candidate]
-    refused: list[tuple[Candidate, Refused]]
-
-
-def check_candidates(
-    on: RedriveStore, letters: Sequence[Candidate], around: LiveState, *, without: Iterable[str], decide: Decide
-) -> CheckResult:
-    """Check each of *letters* with its body by *decide*, in order. Dead letters that have disappeared are left out.
-
-    Args:
-        on: The collections.
-        letters: Dead letters whose bodies may be held in memory at once.
-        around: Live state. It learns the existing tasks, and then each task that is ready.
-        without: Fields to leave out of the tasks.
-        decide: Called after the live state is read.
+    *live* and *schedule* hold after the tasks of all redrivable ones are inserted.
     """
-    bodies = redrive_writes.read_bodies(on.dead, [letter.raw_id for letter in letters], without=without)
-    existing = [letter for letter in letters if letter.key in bodies]
-    around.look(on, existing, bodies.values())
-    checked = CheckResult(ready=[], back=[], refused=[])
-    for letter in existing:
-        match decide(letter, bodies[letter.key]):
+
+    redrivable: Sequence[Redrivable]
+    already_redriven: Sequence[Candidate]
+    refused: Sequence[Refused]
+    live: LiveState
+    schedule: RateSchedule | None
+
+
+def check_letters(
+    letters: Sequence[Candidate],
+    bodies: Mapping[bytes, RawBSONDocument],
+    live: LiveState,
+    *,
+    schedule: RateSchedule | None,
+    drops_expiry: bool,
+    now: datetime,
+) -> CheckResult:
+    """Check *letters*, each with its body by its key, in order.
+
+    Without *schedule* a task is due when the interrupted redrive of its dead letter chose, if that is after *now*.
+    """
+    redrivable, already_redriven, refused = list[Redrivable](), list[Candidate](), list[Refused]()
+    for letter in letters:
+        due_at = schedule.due_at(now=now) if schedule else _find_chosen_time(letter, now=now)
+        match check(letter, bodies[letter.key], live, due_at=due_at, drops_expiry=drops_expiry, now=now):
+            case Redrivable() if schedule is not None and schedule.is_full:
+                refused.append(letter.refuse("too_far_ahead", "at this rate its turn would be more than a year away"))
             case Redrivable() as ready:
-                around.expect(ready.task, of=letter)
-                checked.ready.append(ready)
+                redrivable.append(ready)
+                live = live.with_inserted(ready)
+                schedule = schedule and schedule.further(now=now)
             case AlreadyRedriven():
-                checked.back.append(letter)
-            case Refused() as refused:
-                checked.refused.append((letter, refused))
-    return checked
+                already_redriven.append(letter)
+            case Refused() as refusal:
+                refused.append(refusal)
+            case verdict:
+                assert_never(verdict)
+    return CheckResult(
+        redrivable=redrivable, already_redriven=already_redriven, refused=refused, live=live, schedule=schedule
+    )
+
+
+def _find_chosen_time(letter: Candidate, *, now: datetime) -> datetime | None:
+    return letter.due_at if letter.due_at is not None and letter.due_at > now else None

@@ -1,4 +1,4 @@
-"""Writes of a redrive: one function for each MongoDB operation.
+"""Reads and writes of a redrive: one function for each MongoDB operation.
 
 A dead letter whose redrive is in progress bears marks. The marks have a token, and every write that relies on them
 names the token in its filter.
@@ -7,7 +7,7 @@ names the token in its filter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -18,7 +18,8 @@ from pymongo.errors import BulkWriteError
 
 from tidemill import indexes
 from tidemill.dead_letters.documents import MARK_FIELDS, REDRIVE_MARK_FIELDS, read_key, read_redrives
-from tidemill.documents import DEAD_LETTERS, decode, decode_shallow, encode_fields, id_key
+from tidemill.dead_letters.redrive_checks import Candidate, ExistingTask, LiveState, Redrivable, read_life
+from tidemill.documents import DEAD_LETTERS, decode, decode_shallow, id_key, is_text
 from tidemill.model import TaskId
 from tidemill.store.connection import Tasks, translate_errors
 from tidemill.store.paging import byte_batches
@@ -30,7 +31,7 @@ CANDIDATE_PROJECTION: Final[dict[str, Any]] = {
     **dict.fromkeys(("dead_lettered_at", "created_at", *REDRIVE_MARK_FIELDS), 1),
     "size": {"$bsonSize": "$$ROOT"},
 }
-"""Projection of a dead letter before its body is read with `bodies`."""
+"""Projection of a dead letter before its body is read with `read_bodies`."""
 
 RESET_FIELDS: Final = (
     "status", "lane", "due_at", "next_retry_at", "attempts", "updated_at", "finished_at", "error", "attempt_log",
@@ -42,26 +43,6 @@ _DROPPED_FIELDS: Final = (
     *MARK_FIELDS, "reason", "lease", "settled_by", "cancel_requested_at", "released_key", "archive_attempts",
     "archive_error", "archive_retry_at",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """Dead letter to redrive, and the token that it bears now."""
-
-    id: Any
-    due_at: datetime
-    drops_expiry: bool
-    former: object
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExistingTask:
-    """Task that exists in ``tasks``; *life* is the value of `read_life`."""
-
-    id: TaskId
-    life: bytes
-    redrives: int
-    status: str
 
 
 def find_interrupted(dead: Tasks, *, before: datetime, after: datetime, limit: int) -> Iterator[list[RawBSONDocument]]:
@@ -83,6 +64,21 @@ def read_bodies(dead: Tasks, ids: Sequence[Any], *, without: Iterable[str] = ())
     with translate_errors(DEAD_LETTERS):
         found = dead.find({"_id": {"$in": list(ids)}}, projection, hint=indexes.BY_ID).batch_size(len(ids) + 1)
         return {read_key(raw): raw for raw in found}
+
+
+def read_live_state(
+    tasks: Tasks, dead: Tasks, letters: Sequence[Candidate], bodies: Iterable[RawBSONDocument], *, known: LiveState
+) -> LiveState:
+    """Return *known* with the present state that concerns *letters*."""
+    usable = [letter for letter in letters if letter.can_be_redriven()]
+    interrupted = [(letter.task_id, letter.id.redrives) for letter in usable if letter.is_started]
+    keys = [key for key in (decode_shallow(body).get("idempotency_key") for body in bodies) if is_text(key) and key]
+    return replace(
+        known,
+        tasks={**known.tasks, **find_existing(tasks, [letter.task_id for letter in usable])},
+        key_owners={**known.key_owners, **find_key_owners(tasks, keys)},
+        later_failures=known.later_failures | find_later_failures(dead, interrupted),
+    )
 
 
 def find_existing(tasks: Tasks, ids: Sequence[TaskId]) -> dict[bytes, ExistingTask]:
@@ -122,21 +118,21 @@ def find_later_failures(dead: Tasks, letters: Sequence[tuple[TaskId, int]]) -> s
         return {(id_key(decode_shallow(decode_shallow(raw)["_id"])["task"]), read_life(raw)) for raw in found}
 
 
-def mark(dead: Tasks, marks: Sequence[Mark], *, token: str, now: datetime) -> WriteCounts:
+def mark(dead: Tasks, redrivable: Sequence[Redrivable], *, token: str, now: datetime) -> WriteCounts:
     """Mark open dead letters that still bear the token they were read with."""
     return _write_guarded(
         dead,
-        [(mark.id, mark.former) for mark in marks],
+        [(ready.letter.raw_id, ready.letter.token) for ready in redrivable],
         [
             {
                 "$set": {
                     "redrive_started_at": now,
-                    "redrive_due_at": mark.due_at,
+                    "redrive_due_at": ready.task.due_at,
                     "redrive_token": token,
-                    "redrive_drops_expiry": mark.drops_expiry,
+                    "redrive_drops_expiry": ready.drops_expiry,
                 }
             }
-            for mark in marks
+            for ready in redrivable
         ],
     )
 
@@ -169,14 +165,6 @@ def close(dead: Tasks, letters: Sequence[tuple[Any, object]], *, now: datetime) 
 def remove_marks(dead: Tasks, letters: Sequence[tuple[Any, object]]) -> int:
     """Remove the marks of dead letters, each given with its token, and return the count."""
     return _write_guarded(dead, letters, [{"$unset": _UNSET_MARKS}] * len(letters)).changed
-
-
-def read_life(raw: RawBSONDocument) -> bytes:
-    """Return the value that tells a life of a task from others under the same id.
-
-    It is ``created_at``, which a redrive keeps.
-    """
-    return encode_fields({"created_at": decode_shallow(raw).get("created_at")})
 
 
 def _write_guarded(
