@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.buried import letters
 from tests.commands import Commands
 from tests.conftest import ManualClock
 from tests.shelves import DOWN, REFUSED, TOO_LARGE, Shelf, run, tasks_put
-from tidemill.dead_letters.export import Uploader, export
+from tidemill.dead_letters.export import CircuitBreaker, Uploader, export
 from tidemill.dead_letters.export_format import ExportError, ExportResult
 from tidemill.documents import DEAD_LETTERS
 from tidemill.store.connection import Tasks, open_tasks
@@ -203,11 +204,15 @@ def test_a_letter_that_fails_twice_in_a_row_is_blamed_once(dead: Tasks, shelf: S
     shelf.always = REFUSED
     [raw] = dead.find()
 
-    with Uploader(shelf.put, threads=2, until=time.monotonic() + 60, monotonic=time.monotonic).open() as putter:
-        putter.all([raw])
-        putter.all([raw])
-        assert putter.is_circuit_open
-        assert len(putter.reset_circuit()) == 1
+    breaker = CircuitBreaker(2)
+    with ThreadPoolExecutor() as pool:
+        uploader = Uploader(shelf.put, pool, breaker, until=time.monotonic() + 60, monotonic=time.monotonic)
+        uploader.upload([raw])
+        uploader.upload([raw])
+
+    assert breaker.is_open
+    assert len(breaker.half_open()) == 1
+    assert not breaker.is_open
 
 
 def test_what_was_refused_in_any_word_is_put_off_once_others_went_through(

@@ -9,8 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -56,51 +55,49 @@ def export(
     the same key. Two runs at once repeat each other's work, which is safe.
     """
     total = ExportResult()
-    with Uploader(put, threads=threads, until=until, monotonic=monotonic).open() as putter:
-        while not putter.is_over:
-            pass_limit = PASS_SIZE if limit is None else min(PASS_SIZE, limit - total.exported - total.refused)
-            pass_counts = (
-                _export_pass(dead, putter, clock=clock, limit=pass_limit) if pass_limit > 0 else ExportResult()
-            )
-            if not pass_counts.exported + pass_counts.refused:
+    with ThreadPoolExecutor(threads, thread_name_prefix="export") as pool:
+        uploader = Uploader(put, pool, CircuitBreaker(threads), until=until, monotonic=monotonic)
+        while not uploader.is_over:
+            remaining = PASS_SIZE if limit is None else min(PASS_SIZE, limit - total.exported - total.refused)
+            done = _export_pass(dead, uploader, clock=clock, limit=remaining) if remaining > 0 else ExportResult()
+            if done == ExportResult():
                 break
-            total = _add_counts(total, pass_counts)
+            total = total.add(done)
     left = count_unexported(dead, limit=counts.COUNT_LIMIT)
-    return replace(total, failed=putter.failed, left=left, last_error=putter.last_error if left else None)
+    breaker = uploader.breaker
+    return replace(total, failed=breaker.failure_count, left=left, last_error=breaker.last_error if left else None)
 
 
-def _export_pass(dead: Tasks, putter: Uploader, *, clock: Clock, limit: int) -> ExportResult:
+def _export_pass(dead: Tasks, uploader: Uploader, *, clock: Clock, limit: int) -> ExportResult:
     """Export up to *limit* dead letters with one cursor. Count only dead letters that this pass changed."""
     total = ExportResult()
-    putter.last_error = None  # dead letters that failed before are tried again first
+    uploader.breaker.forget_error()  # dead letters that failed before are tried again first
     for letters in find_unexported(dead, limit=limit, batch=BATCH_SIZE, now=clock.now()):
-        total = _add_counts(total, _record_results(dead, putter.all(letters), clock=clock))
-        if putter.is_circuit_open and not putter.is_over:
-            return _add_counts(
-                total, _probe_newest(dead, putter, clock=clock, limit=limit - total.exported - total.refused)
-            )
-        if putter.is_over:
+        total = total.add(_record_results(dead, uploader.upload(letters), clock=clock))
+        if uploader.breaker.is_open and not uploader.is_over:
+            return total.add(_probe_bucket(dead, uploader, clock=clock, limit=limit - total.exported - total.refused))
+        if uploader.is_over:
             break
     return total
 
 
-def _probe_newest(dead: Tasks, putter: Uploader, *, clock: Clock, limit: int) -> ExportResult:
+def _probe_bucket(dead: Tasks, uploader: Uploader, *, clock: Clock, limit: int) -> ExportResult:
     """Probe the bucket with the newest dead letters, one a thread. This takes as long as one put.
 
     If a probe succeeds, the failed dead letters are at fault and are postponed. Otherwise the bucket is given up. It is
     given up without a probe if only the bucket can be at fault for each failure.
     """
-    failed = putter.reset_circuit()
-    if all(error.blame == "bucket" for _, error in failed):
-        putter.give_up(failed[-1][1].code)
-        return ExportResult()
-    probes = min(putter.threads, limit)
-    newest = find_unexported(dead, limit=probes, batch=probes, now=clock.now(), newest_first=True)
-    results = putter.all(next(newest, []))
+    breaker = uploader.breaker
+    failed = breaker.half_open()
+    results = PutResults()
+    if any(error.blame != "bucket" for _, error in failed):
+        probes = min(breaker.threshold, limit)
+        newest = find_unexported(dead, limit=probes, batch=probes, now=clock.now(), newest_first=True)
+        results = uploader.upload(next(newest, []))
     if results.put:
-        results.refused.extend((letter, error.code) for letter, error in failed)
+        results = replace(results, refused=[*results.refused, *((letter, error.code) for letter, error in failed)])
     else:
-        putter.give_up(failed[-1][1].code)
+        breaker.give_up(failed[-1][1].code)
     return _record_results(dead, results, clock=clock)
 
 
@@ -110,94 +107,115 @@ def _record_results(dead: Tasks, results: PutResults, *, clock: Clock) -> Export
     return ExportResult(exported=marked.changed, refused=postponed.changed)
 
 
-def _add_counts(total: ExportResult, addend: ExportResult) -> ExportResult:
-    return ExportResult(exported=total.exported + addend.exported, refused=total.refused + addend.refused)
+class CircuitBreaker:
+    """Circuit breaker of the bucket, used by many threads.
+
+    It opens after *threshold* consecutive failures that may be the bucket's fault. While it is open, no put starts. It
+    closes if a running put succeeds.
+    """
+
+    def __init__(self, threshold: int) -> None:
+        self.threshold: Final = threshold
+        self._lock = threading.Lock()
+        self._consecutive_failures: list[tuple[RawBSONDocument, ExportError]] = []
+        self._failure_count = 0
+        self._last_error: str | None = None
+        self._is_given_up = False
+
+    @property
+    def failure_count(self) -> int:
+        """Number of failures so far."""
+        return self._failure_count
+
+    @property
+    def last_error(self) -> str | None:
+        """Code of the latest failure, unless it is forgotten."""
+        return self._last_error
+
+    @property
+    def is_open(self) -> bool:
+        """``True`` if the bucket may be unreachable, or refuses these dead letters."""
+        return self._is_given_up or len(self._consecutive_failures) >= self.threshold
+
+    @property
+    def is_given_up(self) -> bool:
+        """``True`` if the circuit stays open."""
+        return self._is_given_up
+
+    def record_success(self) -> None:
+        """Close the circuit."""
+        with self._lock:
+            self._consecutive_failures.clear()
+
+    def record_failure(self, letter: RawBSONDocument, error: ExportError) -> None:
+        """Count a failure that may be the bucket's fault."""
+        with self._lock:
+            self._failure_count, self._last_error = self._failure_count + 1, error.code
+            self._consecutive_failures.append((letter, error))
+
+    def half_open(self) -> list[tuple[RawBSONDocument, ExportError]]:
+        """Let puts start as a probe. Return the dead letters that failed in a row, each once, and their errors."""
+        failed, self._consecutive_failures = self._consecutive_failures, []
+        self.forget_error()
+        return list({bytes(letter.raw): (letter, error) for letter, error in failed}.values())
+
+    def forget_error(self) -> None:
+        """Forget the latest failure: its dead letter is tried again, or is postponed."""
+        self._last_error = None
+
+    def give_up(self, error_code: str | None = None) -> None:
+        """Open the circuit for good, because the bucket fails with *error_code*, or a put was interrupted."""
+        self._is_given_up = True
+        self._last_error = error_code or self._last_error
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PutResults:
     """Results of puts. Dead letters in neither list are unchanged."""
 
-    put: list[RawBSONDocument] = field(default_factory=list)
-    refused: list[tuple[RawBSONDocument, str]] = field(default_factory=list)
+    put: Sequence[RawBSONDocument] = ()
+    refused: Sequence[tuple[RawBSONDocument, str]] = ()
 
 
 class Uploader:
-    """Puts objects in *threads* threads, behind a circuit breaker.
+    """Puts the objects of dead letters in the threads of *pool*, unless the circuit *breaker* is open."""
 
-    The circuit opens after *threads* consecutive failures that may be the bucket's fault. Then no put starts, unless a
-    running put succeeds or `reset_circuit` resets the count.
-
-    Attributes:
-        failed: Number of these failures.
-        last_error: Code of the latest one.
-    """
-
-    def __init__(self, put: PutObject, *, threads: int, until: float, monotonic: Callable[[], float]) -> None:
-        self.last_error: str | None = None
-        self.failed = 0
-        self.threads = threads
+    def __init__(
+        self,
+        put: PutObject,
+        pool: ThreadPoolExecutor,
+        breaker: CircuitBreaker,
+        *,
+        until: float,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.breaker: Final = breaker
         self._put = put
+        self._pool = pool
         self._until = until
         self._monotonic = monotonic
-        self._lock = threading.Lock()
-        self._consecutive_failures: list[tuple[RawBSONDocument, ExportError]] = []
-        self._is_given_up = False
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="export")
-
-    @contextmanager
-    def open(self) -> Iterator[Uploader]:
-        """Yield the putter, and wait for running puts at the end."""
-        try:
-            yield self
-        finally:
-            self._pool.shutdown()
 
     @property
     def is_over(self) -> bool:
-        """``True`` if no time is left, the bucket was given up, or a put was interrupted."""
-        return self._is_given_up or self._monotonic() >= self._until
+        """``True`` if no time is left, or the bucket was given up."""
+        return self.breaker.is_given_up or self._monotonic() >= self._until
 
-    @property
-    def is_circuit_open(self) -> bool:
-        """``True`` if the circuit is open: the bucket may be unreachable, or it refuses these dead letters."""
-        return len(self._consecutive_failures) >= self.threads
-
-    def reset_circuit(self) -> list[tuple[RawBSONDocument, ExportError]]:
-        """Reset the circuit. Return the dead letters that failed in a row, and their errors.
-
-        A dead letter has only the fields that `read_mark_fields` keeps.
-        """
-        failed, self._consecutive_failures = self._consecutive_failures, []
-        self.last_error = None
-        return list({bytes(letter.raw): (letter, error) for letter, error in failed}.values())
-
-    def give_up(self, error_code: str) -> None:
-        """Put nothing more, because the bucket fails with *error_code*."""
-        self.last_error, self._is_given_up = error_code, True
-
-    def all(self, letters: Sequence[RawBSONDocument]) -> PutResults:
+    def upload(self, letters: Sequence[RawBSONDocument]) -> PutResults:
         """Put the objects of *letters*, until the circuit opens or no time is left."""
-        results = PutResults()
         started: list[tuple[RawBSONDocument, Future[bool]]] = []
         for raw in letters:
-            if self.is_over or self.is_circuit_open:
+            if self.is_over or self.breaker.is_open:
                 break
-            started.append(
-                (
-                    raw,
-                    self._pool.submit(
-                        self._put_object, read_mark_fields(raw), read_object_key(raw), encode_object(raw)
-                    ),
-                )
-            )
+            key, body = read_object_key(raw), encode_object(raw)
+            started.append((raw, self._pool.submit(self._put_object, read_mark_fields(raw), key, body)))
+        put, refused = list[RawBSONDocument](), list[tuple[RawBSONDocument, str]]()
         for raw, future in started:
             try:
                 if future.result():
-                    results.put.append(raw)
+                    put.append(raw)
             except ExportError as error:
-                results.refused.append((raw, error.code))
-        return results
+                refused.append((raw, error.code))
+        return PutResults(put=put, refused=refused)
 
     def _put_object(self, letter: RawBSONDocument, key: str, body: bytes) -> bool:
         """Put one object; return ``False`` if the bucket may be at fault, or no put may start.
@@ -205,22 +223,19 @@ class Uploader:
         Raises:
             ExportError: The object is at fault.
         """
-        if self.is_over or self.is_circuit_open:
+        if self.is_over or self.breaker.is_open:
             return False
         try:
             self._put(key, body)
         except ExportError as error:
             if error.blame == "object":
                 raise
-            with self._lock:
-                self.last_error, self.failed = error.code, self.failed + 1
-                self._consecutive_failures.append((letter, error))
+            self.breaker.record_failure(letter, error)
             return False
         except BaseException:
-            self._is_given_up = True
+            self.breaker.give_up()
             raise
-        with self._lock:
-            self._consecutive_failures.clear()
+        self.breaker.record_success()
         return True
 
 

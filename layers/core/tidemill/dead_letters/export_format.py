@@ -13,7 +13,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
@@ -170,6 +170,10 @@ class ExportResult:
     failed: int = 0
     left: int = 0
     last_error: str | None = None
+
+    def add(self, marked: ExportResult) -> ExportResult:
+        """Return this result with the dead letters of *marked* added."""
+        return replace(self, exported=self.exported + marked.exported, refused=self.refused + marked.refused)
 
 
 FORMAT: Final = "tidemill.dead_letter"
