@@ -216,7 +216,7 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "close_earlier": lambda on: archive_writes.close_earlier(
         _dead(on), [_raw({"_id": LETTER | {"redrives": 1}})], now=on.now
     ),
-    "keep_unexported": lambda on: archive_writes.keep_unexported(_dead(on)),
+    "keep_unexported": lambda on: archive_writes.update_retention(_dead(on), expire_unexported=False, now=on.now),
     "letter": lambda on: letter_lookups.find_dead_letter(_dead(on), DeadLetterId(task=7, redrives=0)),
     "deaths": lambda on: letter_lookups.find_of_task(_dead(on), 7, limit=5),
     "newest_open": lambda on: letter_lookups.find_newest_open(_dead(on), 7),

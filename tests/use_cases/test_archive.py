@@ -17,7 +17,7 @@ from tests.buried import bury_tasks, failed, letter
 from tests.conftest import T0, ManualClock
 from tests.use_cases.conftest import Bench
 from tidemill.dead_letters import archive_writes
-from tidemill.dead_letters.archive import MoveCounts, move_failed
+from tidemill.dead_letters.archive import Report, move_failed
 from tidemill.dead_letters.documents import CHANGING_FIELDS, MARK_FIELDS, MAX_DOCUMENT_BYTES
 from tidemill.documents import DEAD_LETTERS
 from tidemill.policy.failures import fingerprint
@@ -26,7 +26,7 @@ from tidemill.store.connection import Tasks
 from tidemill.store.paging import MAX_BATCH_BYTES
 
 
-def run(tasks: Tasks, dead: Tasks, clock: ManualClock) -> MoveCounts:
+def run(tasks: Tasks, dead: Tasks, clock: ManualClock) -> Report:
     return move_failed(tasks, dead, clock=clock, until=time.monotonic() + 60)
 
 
@@ -36,7 +36,7 @@ def test_failed_tasks_are_moved_and_all_others_stay(
     ids = add(tasks, [failed(now) for _ in range(3)])
     add(tasks, [document(now, status=status) for status in ("pending", "processing", "done", "cancelled")])
 
-    assert run(tasks, dead, clock) == MoveCounts(moved=3)
+    assert run(tasks, dead, clock) == Report(moved=3)
 
     assert tasks.count_documents({}) == 4
     assert [raw["_id"]["task"] for raw in dead.find()] == ids
@@ -79,7 +79,7 @@ def test_the_fields_of_a_task_survive_the_move_byte_for_byte(
 def test_any_id_is_moved(tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime, task_id: Any) -> None:
     add(tasks, [failed(now, _id=task_id)])
 
-    assert run(tasks, dead, clock) == MoveCounts(moved=1)
+    assert run(tasks, dead, clock) == Report(moved=1)
     assert dead.count_documents({}) == 1
 
 
@@ -94,7 +94,7 @@ def test_a_move_that_stopped_after_the_insert_is_finished_by_the_next(
     assert (tasks.count_documents({}), dead.count_documents({})) == (3, 3)
 
     clock.move(MINUTE)
-    assert run(tasks, dead, clock) == MoveCounts(moved=3, repeated=3)
+    assert run(tasks, dead, clock) == Report(moved=3, repeated=3)
     assert (tasks.count_documents({}), dead.count_documents({})) == (0, 3)
     assert {stored(dead, raw["_id"])["dead_lettered_at"] for raw in dead.find({}, {"_id": 1})} == {now}
 
@@ -108,7 +108,7 @@ def test_a_document_that_is_full_loses_what_nobody_needs_and_is_moved_all_the_sa
     [task_id] = add(tasks, [full])
     of_its_error = fingerprint(name="noop", code="http_503", message="the receiver answered 503")
 
-    assert run(tasks, dead, clock) == MoveCounts(moved=1)
+    assert run(tasks, dead, clock) == Report(moved=1)
 
     buried = stored(dead, {"task": task_id, "redrives": 0})
     assert buried["payload"] == full["payload"]
@@ -123,21 +123,21 @@ def test_what_cannot_be_stored_stays_with_a_reason_and_is_tried_again_later_each
     dead.database.command("collMod", DEAD_LETTERS, validator={"name": {"$ne": "barred"}})
     barred, *_ = add(tasks, [failed(now - MINUTE, name="barred"), *(failed(now) for _ in range(1200))])
 
-    assert run(tasks, dead, clock) == MoveCounts(moved=1200, stuck=1)
+    assert run(tasks, dead, clock) == Report(moved=1200, stuck=1)
 
     waits = []
     for attempts in range(1, 12):
         task = stored(tasks, barred)
         assert (task["archive_attempts"], task["archive_error"]) == (attempts, "MongoDB refuses it (code 121)")
         waits.append(task["archive_retry_at"] - clock.at)
-        assert run(tasks, dead, clock) == MoveCounts()
+        assert run(tasks, dead, clock) == Report()
         clock.at = task["archive_retry_at"]
-        assert run(tasks, dead, clock) == MoveCounts(stuck=1)
+        assert run(tasks, dead, clock) == Report(stuck=1)
     assert waits == [min(timedelta(minutes=10) * 2**n, timedelta(days=1)) for n in range(11)]
 
     dead.database.command("collMod", DEAD_LETTERS, validator={})
     clock.move(timedelta(days=1))
-    assert run(tasks, dead, clock) == MoveCounts(moved=1)
+    assert run(tasks, dead, clock) == Report(moved=1)
     assert (
         not {"archive_attempts", "archive_error", "archive_retry_at"}
         & stored(dead, {"task": barred, "redrives": 0}).keys()
@@ -154,7 +154,7 @@ def test_a_death_of_another_task_with_the_same_id_is_a_dead_letter_of_its_own(
             patched.setattr(archive_writes, "delete_tasks", _die)
             with pytest.raises(KeyboardInterrupt):
                 run(tasks, dead, clock)
-        assert run(tasks, dead, clock) == MoveCounts(moved=1, repeated=1)
+        assert run(tasks, dead, clock) == Report(moved=1, repeated=1)
 
     letters = [stored(dead, raw["_id"]) for raw in dead.find({}, {"_id": 1})]
     assert [(one["_id"]["redrives"], one["payload"]["day"]) for one in letters] == [(0, 0), (1, 1), (2, 2)]
@@ -177,7 +177,7 @@ def test_marks_that_somebody_left_on_a_task_are_none_of_its_letter(
 def test_a_document_failed_by_hand_is_a_dead_letter_too(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:
     add(tasks, [{"_id": 1, "status": "failed"}, {"_id": 2, "status": "failed", "error": "text", "redrives": "x"}])
 
-    assert run(tasks, dead, clock) == MoveCounts(moved=2)
+    assert run(tasks, dead, clock) == Report(moved=2)
     assert {raw["reason"] for raw in dead.find()} == {"not_retryable"}
 
 
@@ -275,10 +275,10 @@ def test_a_task_stays_whose_letter_is_neither_stored_nor_found(
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(archive_writes, "find_duplicates", after_a_purge)
-        assert run(tasks, dead, clock) == MoveCounts()
+        assert run(tasks, dead, clock) == Report()
 
     assert (tasks.count_documents({}), dead.count_documents({})) == (1, 0)
-    assert run(tasks, dead, clock) == MoveCounts(moved=1)
+    assert run(tasks, dead, clock) == Report(moved=1)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_letters_with_odd_ids_keep_no_other_back(
     add(dead, [failed(now - MINUTE) | {"_id": {"task": "a"} | rest} for rest in (odd, {"redrives": 0})])
     add(tasks, [failed(now, _id="a"), failed(now, _id="other")])
 
-    assert run(tasks, dead, clock) == MoveCounts(moved=2)
+    assert run(tasks, dead, clock) == Report(moved=2)
     assert (tasks.count_documents({}), dead.count_documents({})) == (0, 4)
 
 
@@ -304,7 +304,7 @@ def test_a_task_with_text_that_is_no_utf8_among_its_times_is_moved(
     spoilt[spoilt.index(b"xxxx")] = 0xFF
     add(tasks, [RawBSONDocument(bytes(spoilt))])
 
-    assert run(tasks, dead, clock) == MoveCounts(moved=1)
+    assert run(tasks, dead, clock) == Report(moved=1)
     assert (tasks.count_documents({}), dead.count_documents({})) == (0, 1)
 
 
@@ -339,7 +339,7 @@ def test_an_id_that_is_a_date_out_of_range_keeps_no_other_back(
         with pytest.raises(KeyboardInterrupt):
             run(tasks, dead, clock)
 
-    assert run(tasks, dead, clock) == MoveCounts(moved=2, repeated=2)
+    assert run(tasks, dead, clock) == Report(moved=2, repeated=2)
 
 
 def test_a_task_that_died_again_closes_the_letter_its_redrive_was_cut_short_of(
@@ -355,7 +355,7 @@ def test_a_task_that_died_again_closes_the_letter_its_redrive_was_cut_short_of(
         add(dead, [letter(now, _id=task_id, **marks)])
     add(tasks, [failed(now, _id="a", redrives=1), failed(now, _id="b", redrives=1, created_at=now - MINUTE)])
 
-    assert run(tasks, dead, clock) == MoveCounts(moved=2)
+    assert run(tasks, dead, clock) == Report(moved=2)
 
     closed, of_another_life = (stored(dead, {"task": task_id, "redrives": 0}) for task_id in ("a", "b"))
     assert (closed["redriven_at"], closed.keys() & marks.keys()) == (now, set())
@@ -392,7 +392,7 @@ def test_a_task_that_dies_twice_in_an_instant_keeps_its_second_letter_though_its
     dead.update_many({}, {"$set": {"redriven_at": now}})
     add(tasks, [failed(now, _id="a", redrives=1)])
 
-    assert run(tasks, dead, clock) == MoveCounts(moved=1)
+    assert run(tasks, dead, clock) == Report(moved=1)
 
     assert [one["_id"]["redrives"] for one in all_of(dead) if "redriven_at" not in one] == [2]
 
@@ -404,7 +404,7 @@ def test_a_task_that_dies_twice_in_an_instant_keeps_its_second_letter_though_its
     dead.update_many({}, {"$set": {"redriven_at": now}})
     add(tasks, [failed(now, _id="a", redrives="many", settled_by="second lease")])  # edited by hand
 
-    assert run(tasks, dead, clock) == MoveCounts(moved=1)
+    assert run(tasks, dead, clock) == Report(moved=1)
 
     assert [found["_id"]["redrives"] for found in all_of(dead) if "redriven_at" not in found] == [1]
 
@@ -415,6 +415,6 @@ def test_a_document_put_by_hand_under_the_id_of_an_open_letter_is_a_failure_of_i
     bury_tasks(dead, [failed(now, _id="a", settled_by="a lease")], at=now)
     add(tasks, [failed(now, _id="a")])  # in the same millisecond, and nothing of ours has settled it
 
-    assert run(tasks, dead, clock) == MoveCounts(moved=1)
+    assert run(tasks, dead, clock) == Report(moved=1)
 
     assert [found["_id"]["redrives"] for found in all_of(dead)] == [0, 1]

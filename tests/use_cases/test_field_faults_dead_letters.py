@@ -21,7 +21,7 @@ from tests.conftest import ManualClock
 from tests.crash_points import calls, crash
 from tests.faults import failing
 from tests.use_cases.graveyard import BUCKET, Graveyard, opened
-from tidemill.dead_letters.archive import ArchiveError, MoveCounts, move_failed
+from tidemill.dead_letters.archive import ArchiveError, Report, move_failed
 from tidemill.dead_letters.documents import CHANGING_FIELDS
 from tidemill.dead_letters.export_format import ExportError, encode_object, restore
 from tidemill.documents import DEAD_LETTERS
@@ -61,7 +61,7 @@ def test_what_a_crash_left_is_finished_once_by_two_archivers_at_once(  # F55
 def test_two_archivers_share_the_work(tasks: Tasks, dead: Tasks, clock: ManualClock) -> None:  # F55
     add(tasks, [failed(clock.now() + n * MINUTE) for n in range(1500)])
 
-    def run(_: int) -> MoveCounts:
+    def run(_: int) -> Report:
         return move_failed(tasks, dead, clock=clock, until=time.monotonic() + 60, batch_size=100)
 
     with ThreadPoolExecutor(2) as pool:

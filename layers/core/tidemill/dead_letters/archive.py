@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from bson.raw_bson import RawBSONDocument
 
 from tidemill.clock import Clock
 from tidemill.dead_letters import archive_writes
-from tidemill.dead_letters import export as dead_letters_export
 from tidemill.dead_letters.documents import build_dead_letter
-from tidemill.dead_letters.export import export
+from tidemill.dead_letters.export import count_unexported, export
 from tidemill.dead_letters.export_format import PutObject
 from tidemill.dead_letters.redrive import RedriveContext, complete
 from tidemill.errors import CredentialsError, TidemillError, UnavailableError
@@ -47,13 +46,13 @@ class ArchiveContext:
     batch_size: int = BATCH
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Result of an archive run.
 
     Attributes:
         moved: Failed tasks that are dead letters now.
-        repeated: Tasks among them whose dead letter existed already.
+        repeated: Tasks among them whose dead letter existed already, from another archive or an interrupted one.
         stuck: Failed tasks that cannot be stored as dead letters. They stay in ``tasks``.
         redriven: Interrupted redrives that are complete now.
         exported: Dead letters copied to the bucket.
@@ -88,7 +87,11 @@ class ArchiveError(TidemillError):
         super().__init__("; ".join(map(str, self.errors)))
 
 
-def archive(on: ArchiveContext, *, until: float, monotonic: Callable[[], float] = time.monotonic) -> Report:
+Monotonic: TypeAlias = Callable[[], float]
+_PING_TIMEOUT_SEC: Final = 1.0
+
+
+def archive(on: ArchiveContext, *, until: float, monotonic: Monotonic = time.monotonic) -> Report:
     """Complete redrives, move failed tasks, update retention and export, until *until* (monotonic).
 
     Every step may stop anywhere; the next run completes it. Two runs at once are safe.
@@ -96,109 +99,64 @@ def archive(on: ArchiveContext, *, until: float, monotonic: Callable[[], float] 
     Raises:
         ArchiveError: A step failed. The others ran, unless MongoDB was unreachable or refused the credentials.
     """
-    return _ArchiveRun(on, until=until, monotonic=monotonic).run()
-
-
-_PING_TIMEOUT_SEC: Final = 1.0
-
-
-class _ArchiveRun:
-    def __init__(self, on: ArchiveContext, *, until: float, monotonic: Callable[[], float]) -> None:
-        self._on = on
-        self._until = until
-        self._monotonic = monotonic
-        self._report = Report()
-
-    def run(self) -> Report:
-        errors: list[TidemillError] = []
-        for step in (self._complete_redrives, self._move_failed, self._update_retention, self._export):
-            try:
-                step()
-            except TidemillError as error:
-                errors.append(error)
-                if isinstance(error, CredentialsError):
-                    break
-                if isinstance(error, UnavailableError) and not self._is_mongodb_reachable():
-                    break  # the remaining steps would only wait for MongoDB, too
-        if errors:
-            raise ArchiveError(errors, self._report) from errors[0]
-        return self._report
-
-    def _is_mongodb_reachable(self) -> bool:
+    report, errors = Report(), list[TidemillError]()
+    for step in (_complete_redrives, _move_failed, _update_retention, _export):
         try:
-            with translate_errors(), limit_time(_PING_TIMEOUT_SEC):
-                run_server_command(self._on.tasks.database, "ping")
-        except TidemillError:
-            return False
-        return True
+            report = step(on, report, until, monotonic)
+        except TidemillError as error:
+            errors.append(error)
+            is_unreachable = isinstance(error, UnavailableError) and not _is_mongodb_reachable(on.tasks)
+            if is_unreachable or isinstance(error, CredentialsError):
+                break  # the remaining steps would only wait for MongoDB, too
+    if errors:
+        raise ArchiveError(errors, report) from errors[0]
+    return report
 
-    def _complete_redrives(self) -> None:
-        on = self._on
-        redrive_context = RedriveContext(tasks=on.tasks, dead=on.dead, clock=on.clock)
-        self._report.redriven = complete(
-            redrive_context, until=self._until, monotonic=self._monotonic, task_retention=on.task_retention
+
+def _is_mongodb_reachable(tasks: Tasks) -> bool:
+    try:
+        with translate_errors(), limit_time(_PING_TIMEOUT_SEC):
+            run_server_command(tasks.database, "ping")
+    except TidemillError:
+        return False
+    return True
+
+
+def _complete_redrives(on: ArchiveContext, report: Report, until: float, monotonic: Monotonic) -> Report:
+    context = RedriveContext(tasks=on.tasks, dead=on.dead, clock=on.clock)
+    redriven = complete(context, until=until, monotonic=monotonic, task_retention=on.task_retention)
+    return replace(report, redriven=redriven)
+
+
+def _move_failed(on: ArchiveContext, report: Report, until: float, monotonic: Monotonic) -> Report:
+    moves = move_failed(on.tasks, on.dead, clock=on.clock, until=until, monotonic=monotonic, batch_size=on.batch_size)
+    return _add_moves(report, moves)
+
+
+def _update_retention(on: ArchiveContext, report: Report, until: float, monotonic: Monotonic) -> Report:
+    unchanged: list[Any] = []
+    while monotonic() < until:
+        ids, changed = archive_writes.update_retention(
+            on.dead, expire_unexported=on.expire_unexported, now=on.clock.now(), excluded_ids=unchanged
         )
-
-    def _move_failed(self) -> None:
-        on, report = self._on, self._report
-        counts = move_failed(
-            on.tasks,
-            on.dead,
-            clock=on.clock,
-            until=self._until,
-            monotonic=self._monotonic,
-            batch_size=on.batch_size,
-        )
-        report.moved, report.repeated, report.stuck = counts.moved, counts.repeated, counts.stuck
-
-    def _update_retention(self) -> None:
-        on = self._on
-        unchanged: list[Any] = []
-        while self._monotonic() < self._until:
-            written = (
-                archive_writes.let_unexported_expire(on.dead, now=on.clock.now(), excluded_ids=unchanged)
-                if on.expire_unexported
-                else archive_writes.keep_unexported(on.dead, excluded_ids=unchanged)
-            )
-            unchanged += written.ids if written.changed < len(written.ids) else []
-            if len(written.ids) < archive_writes.RETENTION_BATCH_SIZE:
-                break
-
-    def _export(self) -> None:
-        on, report = self._on, self._report
-        if on.put is None:
-            report.unexported = dead_letters_export.count_unexported(on.dead, limit=COUNT_LIMIT)
-            return
-        result = export(on.dead, on.put, clock=on.clock, until=self._until, monotonic=self._monotonic)
-        report.exported, report.export_refused = result.exported, result.refused
-        report.unexported, report.export_failed, report.export_error = (
-            result.left,
-            result.failed,
-            result.last_error,
-        )
+        unchanged += ids if changed < len(ids) else []
+        if len(ids) < archive_writes.RETENTION_BATCH_SIZE:
+            break
+    return report
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoveCounts:
-    """Counts of failed tasks that the archive read.
-
-    Attributes:
-        moved: Tasks that are dead letters now.
-        repeated: Tasks among them whose dead letter existed already, from another archive or an interrupted one.
-        stuck: Tasks that cannot be stored as dead letters. They stay in ``tasks``.
-    """
-
-    moved: int = 0
-    repeated: int = 0
-    stuck: int = 0
-
-    def __add__(self, addend: MoveCounts) -> MoveCounts:
-        """Return the sum of both counts."""
-        return MoveCounts(
-            moved=self.moved + addend.moved,
-            repeated=self.repeated + addend.repeated,
-            stuck=self.stuck + addend.stuck,
-        )
+def _export(on: ArchiveContext, report: Report, until: float, monotonic: Monotonic) -> Report:
+    if on.put is None:
+        return replace(report, unexported=count_unexported(on.dead, limit=COUNT_LIMIT))
+    result = export(on.dead, on.put, clock=on.clock, until=until, monotonic=monotonic)
+    return replace(
+        report,
+        exported=result.exported,
+        export_refused=result.refused,
+        unexported=result.left,
+        export_failed=result.failed,
+        export_error=result.last_error,
+    )
 
 
 def move_failed(
@@ -207,21 +165,21 @@ def move_failed(
     *,
     clock: Clock,
     until: float,
-    monotonic: Callable[[], float] = time.monotonic,
+    monotonic: Monotonic = time.monotonic,
     batch_size: int = BATCH,
-) -> MoveCounts:
+) -> Report:
     """Move failed tasks, *batch_size* at once, until none is left or *until* (monotonic) is past.
 
     A task is in both collections if a run stops between insert and delete. The next run finds its dead letter and
     deletes the task. If another archive took most of a batch, this one continues from the other end.
     """
-    total = MoveCounts()
+    total = Report()
     newest_first, may_turn = False, True
     while monotonic() < until:
         before = total.moved
         for batch in archive_writes.find_failed(tasks, limit=batch_size, now=clock.now(), newest_first=newest_first):
             done = _move_batch(tasks, dead, batch, now=clock.now())
-            total += done
+            total = _add_moves(total, done)
             if monotonic() >= until:
                 return total
             if may_turn and done.repeated > len(batch) / 2:
@@ -232,7 +190,16 @@ def move_failed(
     return total
 
 
-def _move_batch(tasks: Tasks, dead: Tasks, batch: Sequence[RawBSONDocument], *, now: datetime) -> MoveCounts:
+def _add_moves(report: Report, moves: Report) -> Report:
+    return replace(
+        report,
+        moved=report.moved + moves.moved,
+        repeated=report.repeated + moves.repeated,
+        stuck=report.stuck + moves.stuck,
+    )
+
+
+def _move_batch(tasks: Tasks, dead: Tasks, batch: Sequence[RawBSONDocument], *, now: datetime) -> Report:
     letters: list[tuple[RawBSONDocument, RawBSONDocument]] = []
     stuck: list[tuple[RawBSONDocument, str]] = []
     for raw in batch:
@@ -252,4 +219,4 @@ def _move_batch(tasks: Tasks, dead: Tasks, batch: Sequence[RawBSONDocument], *, 
         stuck += [(raw, "its id is taken by other dead letters")] * len(again.taken)
     moved = archive_writes.delete_tasks(tasks, safe)
     archive_writes.postpone_move(tasks, stuck, now=now)
-    return MoveCounts(moved=moved, repeated=len(inserted.there), stuck=len(stuck))
+    return Report(moved=moved, repeated=len(inserted.there), stuck=len(stuck))

@@ -6,7 +6,7 @@ Also the retention of dead letters that are not exported, and the back-off of fa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -78,14 +78,12 @@ def insert_dead_letters(dead: Tasks, letters: Sequence[RawBSONDocument]) -> Inse
             dead.insert_many(letters, ordered=False)
         except BulkWriteError as bulk_error:
             errors = find_refused_writes(bulk_error)
-    refused = {error["index"]: _describe_refusal(error) for error in errors if error["code"] != DUPLICATE_KEY_CODE}
-    repeated = {error["index"]: letters[error["index"]] for error in errors if error["code"] == DUPLICATE_KEY_CODE}
-    known = find_duplicates(dead, repeated)
-    return InsertResult(
-        new=tuple(index for index in range(len(letters)) if index not in refused and index not in repeated),
-        there=tuple(sorted(known.same)),
-        taken=known.free_redrives,
-        refused=refused,
+    codes = {error["index"]: error["code"] for error in errors}
+    repeated = {index: letters[index] for index, code in codes.items() if code == DUPLICATE_KEY_CODE}
+    return replace(
+        find_duplicates(dead, repeated),
+        new=tuple(index for index in range(len(letters)) if index not in codes),
+        refused={index: f"MongoDB refuses it (code {code})" for index, code in codes.items() if index not in repeated},
     )
 
 
@@ -146,11 +144,9 @@ def _match_unchanged(raw: RawBSONDocument) -> dict[str, Any]:
     return {"_id": {"$eq": task["_id"]}, "status": "failed"} | guard
 
 
-def _describe_refusal(error: Mapping[str, Any]) -> str:
-    return f"MongoDB refuses it (code {error['code']})"
-
-
 _MAX_COUNTED_ATTEMPTS: Final = 1000
+_FIRST_WAIT_MS: Final = FIRST_RETRY_WAIT // timedelta(milliseconds=1)
+_MAX_WAIT_MS: Final = MAX_RETRY_WAIT // timedelta(milliseconds=1)
 
 
 def record_failed_attempt(what: str, *, why: str, now: datetime) -> list[dict[str, Any]]:
@@ -159,12 +155,7 @@ def record_failed_attempt(what: str, *, why: str, now: datetime) -> list[dict[st
     The fields are ``<what>_attempts``, ``<what>_error`` and ``<what>_retry_at``.
     """
     before = {"$min": [{"$max": [{"$ifNull": [f"${what}_attempts", 0]}, 0]}, _MAX_COUNTED_ATTEMPTS]}
-    wait = {
-        "$min": [
-            {"$multiply": [_to_milliseconds(FIRST_RETRY_WAIT), {"$pow": [2, before]}]},
-            _to_milliseconds(MAX_RETRY_WAIT),
-        ]
-    }
+    wait = {"$min": [{"$multiply": [_FIRST_WAIT_MS, {"$pow": [2, before]}]}, _MAX_WAIT_MS]}
     fields = {
         f"{what}_attempts": {"$add": [before, 1]},
         f"{what}_error": {"$literal": why},
@@ -173,120 +164,60 @@ def record_failed_attempt(what: str, *, why: str, now: datetime) -> list[dict[st
     return [{"$set": fields}]
 
 
-def _to_milliseconds(span: timedelta) -> int:
-    return span // timedelta(milliseconds=1)
+def update_retention(
+    dead: Tasks, *, expire_unexported: bool, now: datetime, excluded_ids: Sequence[Any] = ()
+) -> tuple[Sequence[Any], int]:
+    """Keep dead letters that are not exported; with *expire_unexported* let them expire, counted from *now*.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionUpdate:
-    """Result of an update of many dead letters.
-
-    Attributes:
-        ids: The dead letters that were found.
-        changed: How many of them changed. MongoDB may refuse some updates.
+    One call changes at most `RETENTION_BATCH_SIZE`, and none of *excluded_ids*. Return the ids that were found, and how
+    many of them changed: MongoDB may refuse some updates.
     """
-
-    ids: Sequence[Any] = ()
-    changed: int = 0
-
-
-def let_unexported_expire(dead: Tasks, *, now: datetime, excluded_ids: Sequence[Any] = ()) -> RetentionUpdate:
-    """Let dead letters expire that are not exported, counted from *now*, without *excluded_ids*.
-
-    One call changes at most `RETENTION_BATCH_SIZE`.
-    """
-    return _update_unexported(
-        dead, {"archived_at": None, "retain_from": None}, {"$set": {"retain_from": now}}, excluded_ids
-    )
-
-
-def keep_unexported(dead: Tasks, *, excluded_ids: Sequence[Any] = ()) -> RetentionUpdate:
-    """Keep dead letters that are not exported and would expire, without *excluded_ids*.
-
-    One call changes at most `RETENTION_BATCH_SIZE`.
-    """
-    return _update_unexported(
-        dead, {"archived_at": None, "retain_from": {"$type": "date"}}, {"$unset": {"retain_from": ""}}, excluded_ids
-    )
-
-
-def _update_unexported(
-    dead: Tasks, where: dict[str, Any], update: dict[str, Any], excluded_ids: Sequence[Any]
-) -> RetentionUpdate:
+    where: dict[str, Any] = {"archived_at": None, "retain_from": None if expire_unexported else {"$type": "date"}}
+    update = {"$set": {"retain_from": now}} if expire_unexported else {"$unset": {"retain_from": ""}}
     excluded = {"_id": {"$nin": list(excluded_ids)}} if excluded_ids else {}
     with translate_errors(DEAD_LETTERS):
-        found = (
-            dead.find(where | excluded, {"_id": 1}, hint=indexes.EXPORT)
-            .limit(RETENTION_BATCH_SIZE)
-            .batch_size(RETENTION_BATCH_SIZE + 1)
-        )
-        ids = [decode_shallow(raw)["_id"] for raw in found]
+        found = dead.find(where | excluded, {"_id": 1}, hint=indexes.EXPORT).limit(RETENTION_BATCH_SIZE)
+        ids = [decode_shallow(raw)["_id"] for raw in found.batch_size(RETENTION_BATCH_SIZE + 1)]
     changes = [UpdateOne({"_id": {"$eq": letter_id}} | where, update, hint=indexes.BY_ID) for letter_id in ids]
-    return RetentionUpdate(ids=ids, changed=write_each(dead, changes).changed)
+    return ids, write_each(dead, changes).changed
 
 
 _LIFE_FIELDS: Final = ("created_at", "finished_at")
 _PROJECTION: Final = (*_LIFE_FIELDS, "redrives", "redriven_at", "settled_by")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DuplicateCheck:
-    """Duplicate check of dead letters whose ids are taken already, by their index.
-
-    An index in neither attribute means that the dead letter with its id has disappeared since.
-
-    Attributes:
-        same: The same failure is stored already.
-        free_redrives: Another failure has the id. The value is a number of redrives that is free.
-    """
-
-    same: frozenset[int] = frozenset()
-    free_redrives: Mapping[int, int] = field(default_factory=dict)
-
-
-def find_duplicates(dead: Tasks, letters: Mapping[int, RawBSONDocument]) -> DuplicateCheck:
-    """Compare *letters* with the stored dead letters of their tasks."""
-    if not letters:
-        return DuplicateCheck()
-    stored = _find_by_ids(dead, [letter for letter in letters.values() if _is_dated(letter)])
-    same = {index for index, letter in letters.items() if _is_any_same(letter, stored.get(read_key(letter), ()))}
-    free_redrives: dict[int, int] = {}
+def find_duplicates(dead: Tasks, letters: Mapping[int, RawBSONDocument]) -> InsertResult:
+    """Compare *letters*, whose ids are taken, with the stored dead letters of their tasks."""
+    dated = [letter for letter in letters.values() if _is_dated(letter)]
+    stored = _find_by_ids(dead, dated) if dated else {}
+    there, taken = list[int](), dict[int, int]()
     for index, letter in letters.items():
-        if index not in same:
-            found = _find_of_task(dead, letter)
-            if _is_any_same(letter, found):
-                same.add(index)
-            elif found:
-                free_redrives[index] = max(map(_read_redrives, found)) + 1
-    return DuplicateCheck(same=frozenset(same), free_redrives=free_redrives)
+        same_id = stored.get(read_key(letter))
+        found = [same_id] if same_id is not None and _is_same(letter, same_id) else _find_of_task(dead, letter)
+        if any(_is_same(letter, other_letter) for other_letter in found):
+            there.append(index)
+        elif found:
+            taken[index] = max(map(_read_redrives, found)) + 1
+    return InsertResult(there=tuple(there), taken=taken)
 
 
-def _find_by_ids(dead: Tasks, letters: Sequence[RawBSONDocument]) -> dict[bytes, tuple[RawBSONDocument]]:
-    if not letters:
-        return {}
+def _find_by_ids(dead: Tasks, letters: Sequence[RawBSONDocument]) -> dict[bytes, RawBSONDocument]:
     same_ids = [{"_id": {"$eq": decode_shallow(letter)["_id"]}} for letter in letters]
     with translate_errors(DEAD_LETTERS):
-        return {
-            read_key(raw): (raw,)
-            for raw in dead.find({"$or": same_ids}, dict.fromkeys(_PROJECTION, 1), hint=indexes.BY_ID)
-        }
+        found = dead.find({"$or": same_ids}, dict.fromkeys(_PROJECTION, 1), hint=indexes.BY_ID)
+        return {read_key(raw): raw for raw in found}
 
 
 def _find_of_task(dead: Tasks, letter: RawBSONDocument) -> list[RawBSONDocument]:
+    where = {"_id": match_task(decode_shallow(letter)["_id"]["task"])}
     projection = dict.fromkeys(_PROJECTION if _is_dated(letter) else (*_PROJECTION, "payload"), 1)
     with translate_errors(DEAD_LETTERS):
-        return list(
-            dead.find({"_id": match_task(decode_shallow(letter)["_id"]["task"])}, projection, hint=indexes.BY_ID)
-        )
+        return list(dead.find(where, projection, hint=indexes.BY_ID))
 
 
 def _is_dated(letter: RawBSONDocument) -> bool:
     fields = decode_shallow(letter)
     return any(fields.get(name) is not None for name in _LIFE_FIELDS)
-
-
-def _is_any_same(letter: RawBSONDocument, stored_letters: Sequence[RawBSONDocument]) -> bool:
-    return any(_is_same(letter, stored) for stored in stored_letters)
 
 
 def _is_same(letter: RawBSONDocument, stored: RawBSONDocument) -> bool:
