@@ -91,8 +91,8 @@ def encode_fields(document: Mapping[str, Any]) -> bytes:
 
 def splice_fields(*parts: bytes) -> RawBSONDocument:
     """Return the document of the encoded fields in *parts*. Nothing is decoded, so every byte survives."""
-    size = 5 + sum(map(len, parts))
-    return RawBSONDocument(b"".join((size.to_bytes(4, "little"), *parts, b"\x00")))
+    fields = b"".join(parts)
+    return RawBSONDocument((len(fields) + 5).to_bytes(4, "little") + fields + b"\x00")
 
 
 def read_task(raw: RawBSONDocument) -> Task | Malformed:

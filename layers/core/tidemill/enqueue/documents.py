@@ -12,7 +12,7 @@ import bson
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
-from tidemill.documents import backoff_document, schedule
+from tidemill.documents import backoff_document, encode_fields, schedule, splice_fields
 from tidemill.enqueue.rules import Submission
 from tidemill.errors import DuplicateKeyError, Problem
 from tidemill.model import TaskId
@@ -24,9 +24,6 @@ Keyed: TypeAlias = tuple[str, str]
 _OWN_FIELDS: Final = frozenset({"_id", "payload", "idempotency_key", "request_hash"})
 _ID_HEADER: Final = b"\x07_id\x00"
 _PAYLOAD_HEADER: Final = b"\x03payload\x00"
-_END: Final = b"\x00"
-_EMPTY_DOCUMENT_BYTES: Final = len(bson.encode({}))
-_ID_BYTES: Final = 12
 _get_simple_options: Final = attrgetter(
     "name", "queue", "priority", "delay_sec", "not_before", "expires_at", "max_retries", "timeout_sec"
 )
@@ -101,10 +98,9 @@ class Encoder:
         for request, payload, task_id, key in zip(requests, payloads, ids, keyed, strict=True):
             options = _get_options(request)
             common = self._common.get(options) or self._encode_common(request, options)
-            key_fields = b"" if key is None else _encode_fields({"idempotency_key": key[0], "request_hash": key[1]})
-            length = (common.size + len(payload) + len(key_fields)).to_bytes(4, "little")
-            head = (length, _ID_HEADER, task_id.binary, common.before_payload, _PAYLOAD_HEADER)
-            documents.append(RawBSONDocument(b"".join((*head, payload, common.after_payload, key_fields, _END))))
+            key_fields = b"" if key is None else encode_fields({"idempotency_key": key[0], "request_hash": key[1]})
+            head = (_ID_HEADER, task_id.binary, common.before_payload, _PAYLOAD_HEADER)
+            documents.append(splice_fields(*head, payload, common.after_payload, key_fields))
         return documents
 
     def _encode_common(self, request: NewTask, options: object) -> _CommonFields:
@@ -112,18 +108,10 @@ class Encoder:
         names = list(document)
         middle = names.index("payload")
         before_payload, after_payload = (
-            _encode_fields({name: document[name] for name in part if name not in _OWN_FIELDS})
+            encode_fields({name: document[name] for name in part if name not in _OWN_FIELDS})
             for part in (names[:middle], names[middle:])
         )
-        size = (
-            _EMPTY_DOCUMENT_BYTES
-            + len(_ID_HEADER)
-            + _ID_BYTES
-            + len(before_payload)
-            + len(_PAYLOAD_HEADER)
-            + len(after_payload)
-        )
-        self._common[options] = _CommonFields(before_payload, after_payload, size)
+        self._common[options] = _CommonFields(before_payload, after_payload)
         return self._common[options]
 
 
@@ -183,11 +171,10 @@ def make_plan(batch: Batch, stored: Mapping[str, Mapping[str, Any]]) -> Plan:
 
 
 class _CommonFields(NamedTuple):
-    """BSON of the fields that many documents share, and the size of a document without its own fields."""
+    """BSON of the fields that many documents share, before and after their payloads."""
 
     before_payload: bytes
     after_payload: bytes
-    size: int
 
 
 def _get_options(request: NewTask) -> object:
@@ -196,8 +183,3 @@ def _get_options(request: NewTask) -> object:
         return _get_simple_options(request)
     # The set of given fields counts too, and the equality of Pydantic models ignores it.
     return _get_simple_options(request), request.retry, frozenset(request.retry.model_fields_set)
-
-
-def _encode_fields(document: Mapping[str, Any]) -> bytes:
-    """Return *document* as BSON, without the length at its start and the NUL at its end."""
-    return bson.encode(document)[4:-1]
