@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
+from pymongo import MongoClient
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from tests.conftest import ManualClock
-from tidemill.dead_letters import redrive_writes
 from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import RedriveContext, RedriveRequest, RedriveResult, complete, redrive
-from tidemill.store.connection import Tasks
+from tidemill.documents import DEAD_LETTERS
+from tidemill.store.connection import Tasks, open_tasks
+
+Act: TypeAlias = Callable[[Any], object]
+"""What a test does at a command, given its event."""
 
 EVER = 1e12
 WEEK = timedelta(days=7)
@@ -36,20 +43,57 @@ def redrive_all(
     )
 
 
-def cut_short(on: RedriveContext, monkeypatch: pytest.MonkeyPatch, step: str, *, after: bool, **options: Any) -> None:
+def cut_short(on: RedriveContext, step: str, *, after: bool, **options: Any) -> None:
     """Begin a redrive, and end it before or after a *step*."""
-    do: Callable[..., object] = getattr(redrive_writes, step)
 
-    def stop(where: Tasks, those: list[Any], **rest: Any) -> object:
-        result = do(where, those, **rest) if after or not those else None
-        if those:
-            raise CutShort
-        return result
+    def end(_: object) -> None:
+        raise CutShort
 
-    with monkeypatch.context() as patched:
-        patched.setattr(redrive_writes, step, stop)
-        with pytest.raises(CutShort):
-            redrive_all(on, **options)
+    acts: dict[str, Act] = {"after" if after else "before": end}
+    with acting(on, step, **acts) as watched, pytest.raises(CutShort):
+        redrive_all(watched, **options)
+
+
+@contextmanager
+def acting(
+    on: RedriveContext, step: str, *, before: Act | None = None, after: Act | None = None
+) -> Iterator[RedriveContext]:
+    """Yield *on* over a client that calls *before* and *after*, once, around its command of a *step*."""
+    db = on.tasks.database
+    assert db.client.address is not None
+    listener = _AroundStep(step, before=before, after=after)
+    with MongoClient[Any](*db.client.address, tz_aware=True, event_listeners=[listener]) as client:
+        yield replace(on, tasks=open_tasks(client[db.name]), dead=open_tasks(client[db.name], DEAD_LETTERS))
+
+
+class _AroundStep(CommandListener):
+    def __init__(self, step: str, *, before: Act | None, after: Act | None) -> None:
+        self._step = step
+        self._before = before
+        self._after = after
+        self._request_id: int | None = None
+
+    def started(self, event: CommandStartedEvent) -> None:
+        """Act before the step, if this is it."""
+        if self._request_id is None and _is_step(event, self._step):
+            self._request_id = event.request_id
+            if self._before is not None:
+                self._before(event)
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        """Act after the step, if this was it."""
+        if self._after is not None and event.request_id == self._request_id:
+            self._after(event)
+
+    def failed(self, event: CommandFailedEvent) -> None:
+        """Nothing is done about it."""
+
+
+def _is_step(event: CommandStartedEvent, step: str) -> bool:
+    if step == "insert":
+        return event.command_name == "insert"
+    field = {"mark": "redrive_token", "close": "redriven_at"}[step]
+    return event.command_name == "update" and field in event.command["updates"][0]["u"].get("$set", {})
 
 
 def finish(on: RedriveContext) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,12 +14,10 @@ from tests.at_once import at_once
 from tests.builders import add, all_of, document
 from tests.buried import bury_tasks, failed, letter, letter_bytes
 from tests.conftest import T0, ManualClock
-from tests.redrives import redrive_all, redriver
-from tidemill.dead_letters import redrive_writes
+from tests.redrives import acting, redrive_all, redriver
 from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import MAX_EXAMPLES
 from tidemill.store.connection import Tasks
-from tidemill.store.writes import WriteCounts
 
 HOUR = timedelta(hours=1)
 
@@ -111,19 +108,14 @@ def test_of_two_letters_with_the_same_id_or_key_the_first_goes_back(
 
 @pytest.mark.parametrize("fields", [{"_id": TAKEN}, {"idempotency_key": "k"}], ids=["id", "key"])
 def test_a_conflict_that_only_the_insert_meets_leaves_the_letter_as_it_was(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+    tasks: Tasks, dead: Tasks, clock: ManualClock, fields: dict[str, Any]
 ) -> None:
     bury_tasks(dead, [failed(T0, **fields)], at=T0)
     before = letter_bytes(dead)
     bury_tasks(dead, [failed(T0)], at=T0)
-    insert = redrive_writes.insert
 
-    def quicker(*args: Any) -> dict[int, int]:
-        add(tasks, alive())
-        return insert(*args)
-
-    monkeypatch.setattr(redrive_writes, "insert", quicker)
-    done = redrive_all(redriver(tasks, dead, clock))
+    with acting(redriver(tasks, dead, clock), "insert", before=lambda _: add(tasks, alive())) as on:
+        done = redrive_all(on)
 
     assert (done.redriven, done.refused) == (1, {"conflict": 1})
     assert str(TAKEN if "_id" in fields else HOLDER) in done.examples[0].message
@@ -183,19 +175,19 @@ def test_two_redrives_at_once_bring_each_task_back_once(tasks: Tasks, dead: Task
 
 
 def test_a_letter_that_somebody_else_has_taken_meanwhile_is_theirs(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks,
+    dead: Tasks,
+    clock: ManualClock,
 ) -> None:
     bury_tasks(dead, [failed(T0, _id=one) for one in ("gone", "closed", "theirs", "ours")], at=T0)
-    mark: Callable[..., WriteCounts] = redrive_writes.mark
 
-    def later(*args: Any, **options: Any) -> WriteCounts:
+    def change(_: object) -> None:
         dead.delete_one({"_id.task": "gone"})
         dead.update_one({"_id.task": "closed"}, {"$set": {"redriven_at": T0}})
         dead.update_one({"_id.task": "theirs"}, {"$set": {"redrive_started_at": T0, "redrive_token": "t"}})
-        return mark(*args, **options)
 
-    monkeypatch.setattr(redrive_writes, "mark", later)
-    done = redrive_all(redriver(tasks, dead, clock))
+    with acting(redriver(tasks, dead, clock), "mark", before=change) as on:
+        done = redrive_all(on)
 
     assert (done.examined, done.redriven, done.refused) == (4, 1, {"in_progress": 1})
     assert [one["_id"] for one in all_of(tasks)] == ["ours"]

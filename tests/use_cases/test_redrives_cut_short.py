@@ -8,21 +8,20 @@ from typing import Any
 
 import pytest
 from bson import DatetimeMS
+from pymongo.monitoring import CommandStartedEvent
 
 from tests.at_once import at_once
 from tests.builders import add, all_of, document
 from tests.buried import bury_tasks, failed, letter_bytes
 from tests.conftest import T0, ManualClock
 from tests.faults import failing
-from tests.redrives import EVER, WEEK, cut_short, finish, redrive_all, redriver
-from tidemill.dead_letters import redrive_writes
+from tests.redrives import EVER, WEEK, acting, cut_short, finish, redrive_all, redriver
 from tidemill.dead_letters.archive import move_failed
 from tidemill.dead_letters.redrive import BATCH_SIZE, INSERT_TIMEOUT, complete
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import UnavailableError
 from tidemill.store.connection import Tasks, open_tasks
 from tidemill.store.paging import MAX_BATCH_BYTES
-from tidemill.store.writes import WriteCounts
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -33,11 +32,11 @@ STEPS = [(step, after) for step in ("mark", "insert", "close") for after in (Fal
 
 @pytest.mark.parametrize(("step", "after"), STEPS)
 def test_a_redrive_that_was_cut_short_is_completed(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, step: str, *, after: bool
+    tasks: Tasks, dead: Tasks, clock: ManualClock, step: str, *, after: bool
 ) -> None:
     bury_tasks(dead, [failed(T0) for _ in range(3)], at=T0)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, step, after=after, per_sec=0.01)
+    cut_short(on, step, after=after, per_sec=0.01)
 
     assert finish(on) == 0  # it may still be under way
     clock.move(MINUTE)
@@ -50,11 +49,13 @@ def test_a_redrive_that_was_cut_short_is_completed(
 
 
 def test_what_is_completed_is_due_when_it_was_to_be(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks,
+    dead: Tasks,
+    clock: ManualClock,
 ) -> None:
     bury_tasks(dead, [failed(T0) for _ in range(3)], at=T0)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, "mark", after=True, per_sec=0.01)
+    cut_short(on, "mark", after=True, per_sec=0.01)
     now = clock.move(150 * timedelta(seconds=1))
 
     finish(on)
@@ -64,11 +65,11 @@ def test_what_is_completed_is_due_when_it_was_to_be(
 
 @pytest.mark.parametrize("drop_expiry", [False, True])
 def test_what_is_completed_has_an_expiry_only_where_it_was_to_have_one(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, *, drop_expiry: bool
+    tasks: Tasks, dead: Tasks, clock: ManualClock, *, drop_expiry: bool
 ) -> None:
     bury_tasks(dead, [failed(T0, expires_at=T0 + HOUR)], at=T0)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, "insert", after=False, drop_expiry=drop_expiry)
+    cut_short(on, "insert", after=False, drop_expiry=drop_expiry)
     clock.move(MINUTE)
 
     assert finish(on) == 1
@@ -76,11 +77,13 @@ def test_what_is_completed_has_an_expiry_only_where_it_was_to_have_one(
 
 
 def test_plans_of_both_kinds_are_completed_by_one_run(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks,
+    dead: Tasks,
+    clock: ManualClock,
 ) -> None:
     for drop_expiry in (False, True):
         bury_tasks(dead, [failed(T0, queue=str(drop_expiry), expires_at=T0 + HOUR) for _ in range(3)], at=T0)
-        cut_short(redriver(tasks, dead, clock), monkeypatch, "insert", after=False, drop_expiry=drop_expiry)
+        cut_short(redriver(tasks, dead, clock), "insert", after=False, drop_expiry=drop_expiry)
     clock.move(MINUTE)
 
     assert finish(redriver(tasks, dead, clock)) == 6
@@ -88,11 +91,13 @@ def test_plans_of_both_kinds_are_completed_by_one_run(
 
 
 def test_a_task_that_died_again_is_not_brought_back_twice(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks,
+    dead: Tasks,
+    clock: ManualClock,
 ) -> None:
     bury_tasks(dead, [failed(T0, _id="x")], at=T0)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, "close", after=False)
+    cut_short(on, "close", after=False)
     tasks.delete_many({})
     bury_tasks(dead, [failed(T0, _id="x", redrives=1)], at=T0)
     now = clock.move(MINUTE)
@@ -105,11 +110,11 @@ def test_a_task_that_died_again_is_not_brought_back_twice(
 
 @pytest.mark.parametrize("stage", ["alive", "dead"])
 def test_a_redrive_finds_what_an_earlier_one_has_left(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, stage: str
+    tasks: Tasks, dead: Tasks, clock: ManualClock, stage: str
 ) -> None:
     [first] = bury_tasks(dead, [failed(T0, _id="x")], at=T0)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, "close", after=False)
+    cut_short(on, "close", after=False)
     if stage == "dead":
         tasks.update_many({}, {"$set": {"status": "failed", "finished_at": T0}})
         move_failed(tasks, dead, clock=clock, until=EVER)
@@ -131,13 +136,13 @@ STANDS_AGAINST: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("what", STANDS_AGAINST)
 def test_a_letter_against_which_something_stands_is_left_as_it_was_before(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, what: str
+    tasks: Tasks, dead: Tasks, clock: ManualClock, what: str
 ) -> None:
     fields, other = STANDS_AGAINST[what]
     bury_tasks(dead, [failed(T0, **fields)], at=T0)
     before = letter_bytes(dead)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, "insert", after=False)
+    cut_short(on, "insert", after=False)
     add(tasks, [document(T0, **other)])
     clock.move(MINUTE)
 
@@ -151,12 +156,12 @@ def test_a_letter_against_which_something_stands_is_left_as_it_was_before(
     ("age", "back"), [(WEEK, 1), (WEEK + MINUTE, 0), (-MINUTE, 1), (-WEEK, 1), (-WEEK - MINUTE, 0)], ids=str
 )
 def test_a_task_that_may_have_been_done_and_removed_is_not_brought_back(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, age: timedelta, *, back: int
+    tasks: Tasks, dead: Tasks, clock: ManualClock, age: timedelta, *, back: int
 ) -> None:
     bury_tasks(dead, [failed(T0)], at=T0)
     before = letter_bytes(dead)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, "insert", after=False)
+    cut_short(on, "insert", after=False)
     clock.move(age)
 
     assert finish(on) == back
@@ -168,12 +173,12 @@ def test_a_task_that_may_have_been_done_and_removed_is_not_brought_back(
 @pytest.mark.parametrize("started_at", [T0 + 50 * WEEK, DatetimeMS(10**15), DatetimeMS(-(10**15))], ids=str)
 @pytest.mark.parametrize("step", ["insert", "close"])
 def test_a_mark_that_makes_no_sense_stays_on_no_letter(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, started_at: object, *, step: str
+    tasks: Tasks, dead: Tasks, clock: ManualClock, started_at: object, *, step: str
 ) -> None:
     back = 1 if step == "close" else 0
     bury_tasks(dead, [failed(T0)], at=T0)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, step, after=False)
+    cut_short(on, step, after=False)
     dead.update_one({}, {"$set": {"redrive_started_at": started_at}})
 
     assert finish(on) == back
@@ -184,11 +189,11 @@ def test_a_mark_that_makes_no_sense_stays_on_no_letter(
 
 @pytest.mark.parametrize("ahead", [timedelta(0), timedelta(seconds=59)])
 def test_what_was_begun_by_a_clock_a_little_ahead_may_be_under_way(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
+    tasks: Tasks, dead: Tasks, clock: ManualClock, ahead: timedelta
 ) -> None:
     bury_tasks(dead, [failed(T0)], at=T0)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, "insert", after=False)
+    cut_short(on, "insert", after=False)
     before = letter_bytes(dead)
     clock.move(-ahead)
 
@@ -196,12 +201,14 @@ def test_what_was_begun_by_a_clock_a_little_ahead_may_be_under_way(
 
 
 def test_what_is_cut_short_is_completed_in_time_or_left(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks,
+    dead: Tasks,
+    clock: ManualClock,
 ) -> None:
     bury_tasks(dead, [failed(T0) for _ in range(BATCH_SIZE + 1)], at=T0)
     on = redriver(tasks, dead, clock)
     for _ in range(2):
-        cut_short(on, monkeypatch, "insert", after=False)
+        cut_short(on, "insert", after=False)
     clock.move(MINUTE)
     ticks = itertools.count()
 
@@ -211,12 +218,14 @@ def test_what_is_cut_short_is_completed_in_time_or_left(
 
 
 def test_large_letters_are_completed_few_at_a_time(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks,
+    dead: Tasks,
+    clock: ManualClock,
 ) -> None:
     bury_tasks(dead, [failed(T0, payload={"x": "x" * (MAX_BATCH_BYTES // 2)}) for _ in range(2)], at=T0)
     on = redriver(tasks, dead, clock)
     for _ in range(2):
-        cut_short(on, monkeypatch, "insert", after=False)
+        cut_short(on, "insert", after=False)
     clock.move(MINUTE)
 
     assert complete(on, until=1, monotonic=iter((0, 1)).__next__, task_retention=WEEK) == 1
@@ -224,19 +233,14 @@ def test_large_letters_are_completed_few_at_a_time(
 
 
 def test_nothing_is_inserted_long_after_its_mark(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks,
+    dead: Tasks,
+    clock: ManualClock,
 ) -> None:
     bury_tasks(dead, [failed(T0)], at=T0)
-    mark = redrive_writes.mark
 
-    def slow(*args: Any, **options: Any) -> WriteCounts:
-        marked = mark(*args, **options)
-        clock.move(INSERT_TIMEOUT)
-        return marked
-
-    with monkeypatch.context() as patched:
-        patched.setattr(redrive_writes, "mark", slow)
-        done = redrive_all(redriver(tasks, dead, clock))
+    with acting(redriver(tasks, dead, clock), "mark", after=lambda _: clock.move(INSERT_TIMEOUT)) as on:
+        done = redrive_all(on)
 
     assert (done.redriven, done.refused, all_of(tasks)) == (0, {"in_progress": 1}, [])
     clock.move(MINUTE - INSERT_TIMEOUT)
@@ -244,18 +248,18 @@ def test_nothing_is_inserted_long_after_its_mark(
 
 
 def test_an_insert_that_was_made_already_is_no_conflict(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks,
+    dead: Tasks,
+    clock: ManualClock,
 ) -> None:
     bury_tasks(dead, [failed(T0) for _ in range(3)], at=T0)
-    insert = redrive_writes.insert
 
-    def twice(*args: Any) -> dict[int, int]:
-        insert(*args)
-        return insert(*args)
+    def insert(event: CommandStartedEvent) -> None:
+        tasks.insert_many(event.command["documents"])
 
-    monkeypatch.setattr(redrive_writes, "insert", twice)
+    with acting(redriver(tasks, dead, clock), "insert", before=insert) as on:
+        assert redrive_all(on).redriven == 3
 
-    assert redrive_all(redriver(tasks, dead, clock)).redriven == 3
     assert dead.count_documents({"redriven_at": T0}) == 3
 
 
@@ -274,11 +278,13 @@ def test_a_redrive_that_the_database_left_is_completed(mine: Tasks, clock: Manua
 
 
 def test_two_runs_at_once_complete_each_redrive_once(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks,
+    dead: Tasks,
+    clock: ManualClock,
 ) -> None:
     bury_tasks(dead, [failed(T0) for _ in range(200)], at=T0)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, "insert", after=False)
+    cut_short(on, "insert", after=False)
     clock.move(MINUTE)
 
     assert sum(at_once([on, on], finish)) == 200

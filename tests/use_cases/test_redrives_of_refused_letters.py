@@ -10,12 +10,10 @@ import pytest
 from tests.builders import all_of
 from tests.buried import bury_tasks, failed, letter_bytes
 from tests.conftest import T0, ManualClock
-from tests.redrives import cut_short, finish, redrive_all, redriver
-from tidemill.dead_letters import redrive_writes
+from tests.redrives import acting, cut_short, finish, redrive_all, redriver
 from tidemill.dead_letters.redrive import BATCH_SIZE
 from tidemill.documents import DEAD_LETTERS
 from tidemill.store.connection import Tasks
-from tidemill.store.writes import WriteCounts
 
 MINUTE = timedelta(minutes=1)
 RIGID = {"queue": {"$ne": "rigid"}}
@@ -34,11 +32,11 @@ def bury_both(dead: Tasks, *, rigid: int, others: int) -> None:
 
 @pytest.mark.parametrize("step", ["insert", "close"])
 def test_what_was_cut_short_is_completed_behind_those_that_cannot_be(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, step: str
+    tasks: Tasks, dead: Tasks, clock: ManualClock, step: str
 ) -> None:
     bury_both(dead, rigid=5, others=3)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, step, after=False)
+    cut_short(on, step, after=False)
     let_only(dead, RIGID)
     clock.move(MINUTE)
 
@@ -82,52 +80,47 @@ def test_letters_that_cannot_be_closed_are_refused_time_and_again_and_their_task
 
 
 def test_what_somebody_else_has_taken_is_told_apart_from_what_is_refused(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks,
+    dead: Tasks,
+    clock: ManualClock,
 ) -> None:
     bury_both(dead, rigid=1, others=1)
     let_only(dead, RIGID)
-    mark = redrive_writes.mark
 
-    def later(*args: Any, **options: Any) -> WriteCounts:
+    def take(_: object) -> None:
         dead.update_one({"queue": "default"}, {"$set": {"redrive_started_at": T0, "redrive_token": "theirs"}})
-        return mark(*args, **options)
 
-    monkeypatch.setattr(redrive_writes, "mark", later)
-
-    assert redrive_all(redriver(tasks, dead, clock)).refused == {"write_rejected": 1, "in_progress": 1}
+    with acting(redriver(tasks, dead, clock), "mark", before=take) as on:
+        assert redrive_all(on).refused == {"write_rejected": 1, "in_progress": 1}
 
 
 def test_what_somebody_else_had_in_hand_meanwhile_is_not_taken_for_refused(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks,
+    dead: Tasks,
+    clock: ManualClock,
 ) -> None:
     bury_tasks(dead, [failed(T0)], at=T0)
-    mark = redrive_writes.mark
 
-    def meanwhile(*args: Any, **options: Any) -> WriteCounts:
+    def take(_: object) -> None:
         dead.update_one({}, {"$set": {"redrive_token": "theirs"}})
-        marked = mark(*args, **options)
+
+    def leave(_: object) -> None:
         dead.update_one({}, {"$unset": {"redrive_token": ""}})
-        return marked
 
-    monkeypatch.setattr(redrive_writes, "mark", meanwhile)
-
-    assert redrive_all(redriver(tasks, dead, clock)).refused == {"in_progress": 1}
+    with acting(redriver(tasks, dead, clock), "mark", before=take, after=leave) as on:
+        assert redrive_all(on).refused == {"in_progress": 1}
 
 
 @pytest.mark.parametrize("theirs", [{"redriven_at": T0}, {"redrive_token": "theirs"}], ids=repr)
 def test_what_somebody_else_completes_is_neither_redriven_nor_refused(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, theirs: dict[str, Any]
+    tasks: Tasks, dead: Tasks, clock: ManualClock, theirs: dict[str, Any]
 ) -> None:
     bury_tasks(dead, [failed(T0)], at=T0)
-    on, close = redriver(tasks, dead, clock), redrive_writes.close
-    cut_short(on, monkeypatch, "close", after=False)
+    on = redriver(tasks, dead, clock)
+    cut_short(on, "close", after=False)
     clock.move(MINUTE)
 
-    def slower(*args: Any, **options: Any) -> int:
-        dead.update_one({}, {"$set": theirs})
-        return close(*args, **options)
-
-    monkeypatch.setattr(redrive_writes, "close", slower)
-    done = redrive_all(on)
+    with acting(on, "close", before=lambda _: dead.update_one({}, {"$set": theirs})) as slower:
+        done = redrive_all(slower)
 
     assert (done.examined, done.redriven, done.refused) == (1, 0, {})

@@ -10,8 +10,7 @@ import pytest
 from tests.builders import add, all_of, document
 from tests.buried import bury_tasks, failed, letter_bytes
 from tests.conftest import T0, ManualClock
-from tests.redrives import cut_short, finish, redrive_all, redriver
-from tidemill.dead_letters import redrive_writes
+from tests.redrives import acting, cut_short, finish, redrive_all, redriver
 from tidemill.dead_letters.documents import DeadLetterId
 from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.store.connection import Tasks
@@ -27,11 +26,13 @@ def bury_two_lives(dead: Tasks) -> None:
 
 
 def test_a_letter_of_another_life_is_no_later_death(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks,
+    dead: Tasks,
+    clock: ManualClock,
 ) -> None:
     bury_two_lives(dead)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, "insert", after=False, which=FIRST)
+    cut_short(on, "insert", after=False, which=FIRST)
     now = clock.move(MINUTE)
 
     assert finish(on) == 1
@@ -41,12 +42,14 @@ def test_a_letter_of_another_life_is_no_later_death(
 
 
 def test_a_living_task_of_another_life_stands_against_a_letter(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks,
+    dead: Tasks,
+    clock: ManualClock,
 ) -> None:
     bury_tasks(dead, [failed(T0, _id="a")], at=T0)
     before = letter_bytes(dead)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, "insert", after=False)
+    cut_short(on, "insert", after=False)
     add(tasks, [document(T0, _id="a", created_at=T0 + HOUR, redrives=5)])
     clock.move(MINUTE)
 
@@ -57,19 +60,21 @@ def test_a_living_task_of_another_life_stands_against_a_letter(
 
 
 def test_of_two_redrives_of_one_id_the_slower_one_is_refused(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks,
+    dead: Tasks,
+    clock: ManualClock,
 ) -> None:
     bury_two_lives(dead)
     [first, _] = letter_bytes(dead).values()
-    on, insert = redriver(tasks, dead, clock), redrive_writes.insert
+    quicker = []
 
-    def slower(*args: Any) -> dict[int, int]:
-        monkeypatch.setattr(redrive_writes, "insert", insert)
-        assert redrive_all(on, SECOND).redriven == 1
-        return insert(*args)
+    def redrive_other(_: object) -> None:
+        quicker.append(redrive_all(redriver(tasks, dead, clock), SECOND).redriven)
 
-    monkeypatch.setattr(redrive_writes, "insert", slower)
-    done = redrive_all(on, FIRST)
+    with acting(redriver(tasks, dead, clock), "insert", before=redrive_other) as on:
+        done = redrive_all(on, FIRST)
+
+    assert quicker == [1]
 
     assert (done.redriven, done.refused) == (0, {"conflict": 1})
     assert [one["payload"] for one in all_of(tasks)] == [{"n": 1}]
@@ -82,7 +87,6 @@ def test_a_task_without_a_time_is_told_by_having_none(
     tasks: Tasks,
     dead: Tasks,
     clock: ManualClock,
-    monkeypatch: pytest.MonkeyPatch,
     *,
     fields: dict[str, Any],
     stage: str,
@@ -90,7 +94,7 @@ def test_a_task_without_a_time_is_told_by_having_none(
     task = {name: value for name, value in failed(T0, _id="a").items() if name != "created_at"} | fields
     bury_tasks(dead, [task], at=T0)
     on = redriver(tasks, dead, clock)
-    cut_short(on, monkeypatch, "close", after=False)
+    cut_short(on, "close", after=False)
     if stage == "dead":
         tasks.delete_many({})
         bury_tasks(dead, [task | {"redrives": 1}], at=T0)
@@ -108,21 +112,16 @@ def test_a_task_that_the_insert_finds_there_is_ours_only_in_its_life_and_with_it
     tasks: Tasks,
     dead: Tasks,
     clock: ManualClock,
-    monkeypatch: pytest.MonkeyPatch,
     *,
     created_at: object,
     redrives: int,
     is_ours: bool,
 ) -> None:
     bury_tasks(dead, [failed(T0, _id="a"), failed(T0, _id="b")], at=T0)
-    insert = redrive_writes.insert
+    found = document(T0, _id="a", created_at=created_at, redrives=redrives)
 
-    def late(*args: Any) -> dict[int, int]:
-        add(tasks, [document(T0, _id="a", created_at=created_at, redrives=redrives)])
-        return insert(*args)
-
-    monkeypatch.setattr(redrive_writes, "insert", late)
-    done = redrive_all(redriver(tasks, dead, clock))
+    with acting(redriver(tasks, dead, clock), "insert", before=lambda _: add(tasks, [found])) as on:
+        done = redrive_all(on)
 
     assert (done.redriven, done.refused) == ((2, {}) if is_ours else (1, {"conflict": 1}))
     assert dead.count_documents({"redriven_at": T0}) == done.redriven

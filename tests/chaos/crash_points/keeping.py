@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
-from unittest.mock import patch
 
 import bson
 from bson.raw_bson import RawBSONDocument
@@ -16,13 +14,13 @@ from tests.chaos.crash_points.executing import retry, task
 from tests.chaos.crash_points.scenario import Scenario
 from tests.chaos.crash_points.world import BARRED, DEAD, World
 from tests.conftest import T0
+from tests.redrives import cut_short
 from tidemill.control.queues import change_queue
 from tidemill.control.semaphores import PermitOwner, acquire
-from tidemill.dead_letters import redrive_writes
 from tidemill.dead_letters.documents import DeadLetterId
 from tidemill.dead_letters.export_format import encode_object, restore
 from tidemill.dead_letters.queries import DeadLetterFilter
-from tidemill.dead_letters.redrive import RedriveContext, RedriveRequest, redrive
+from tidemill.dead_letters.redrive import RedriveContext
 from tidemill.model import Adaptive, Budget, Pressure, QueueOptions
 
 MINUTE: Final = timedelta(minutes=1)
@@ -30,10 +28,6 @@ HOUR: Final = timedelta(hours=1)
 DAY: Final = timedelta(days=1)
 
 NOT_UTF8: Final = RawBSONDocument(bson.encode({"n": "text", "x": "x"}).replace(b"x\x00\x02\x00", b"\xff\x00\x02\x00"))
-
-
-class _StoppedError(Exception):
-    """What ends a redrive half-way."""
 
 
 def _lost(n: str, name: str = "ends", *, owner: str = "gone", **fields: Any) -> dict[str, Any]:
@@ -101,21 +95,9 @@ def _failed_ones(world: World) -> None:
 
 def _cut_short(world: World, of: str, *, after: bool) -> None:
     """Leave a redrive half done: before its task is inserted, or after."""
-    insert = redrive_writes.insert
-
-    def stop(*arguments: Any) -> Any:
-        if after:
-            insert(*arguments)
-        raise _StoppedError
-
-    with patch.object(redrive_writes, "insert", stop), suppress(_StoppedError):
-        _redrive(world, ids=(DeadLetterId(task=of, redrives=0),))
-
-
-def _redrive(world: World, *, limit: int = 100, **which: Any) -> None:
     names = frozenset(one.name for one in world.registry)
     on = RedriveContext(tasks=world.tasks, dead=world.dead, registered=lambda: names, clock=world.clock)
-    redrive(on, RedriveRequest(which=DeadLetterFilter(**which)), limit=limit, dry_run=False, until=1e12)
+    cut_short(on, "insert", after=after, which=DeadLetterFilter(ids=(DeadLetterId(task=of, redrives=0),)))
 
 
 def _archive_without_bucket(world: World) -> None:
