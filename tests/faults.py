@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pymongo import MongoClient
+from pymongo.database import Database
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from tidemill.store.connection import Tasks
@@ -39,12 +40,21 @@ def enqueue_failing(client: MongoClient[Any], *commands: str, times: int | None 
         client.admin.command("configureFailPoint", "failCommand", mode="off")
 
 
-class Afterwards(CommandListener):
-    """Calls *do*, once, when the first *command* of a client has succeeded: before that client sends another."""
+@contextmanager
+def heard(db: Database[Any], listener: CommandListener) -> Iterator[Database[Any]]:
+    """Yield *db* through a client of its own, whose commands *listener* hears."""
+    assert db.client.address is not None
+    with MongoClient[Any](*db.client.address, tz_aware=True, event_listeners=[listener]) as client:
+        yield client[db.name]
 
-    def __init__(self, command: str, do: Callable[[], object]) -> None:
+
+class Afterwards(CommandListener):
+    """Calls *do*, once or *always*, when a *command* of a client has succeeded: before that client sends another."""
+
+    def __init__(self, command: str, do: Callable[[], object], *, always: bool = False) -> None:
         self._command: str | None = command
         self._do = do
+        self._is_always = always
 
     def started(self, event: CommandStartedEvent) -> None:
         """Nothing is done about it."""
@@ -55,7 +65,7 @@ class Afterwards(CommandListener):
 
     def _do_at(self, event: CommandStartedEvent | CommandSucceededEvent) -> None:
         if event.command_name == self._command:
-            self._command = None
+            self._command = self._command if self._is_always else None
             self._do()
 
     def failed(self, event: CommandFailedEvent) -> None:
@@ -63,7 +73,7 @@ class Afterwards(CommandListener):
 
 
 class Beforehand(Afterwards):
-    """Calls *do*, once, before a client sends its first *command*."""
+    """Calls *do*, once or *always*, before a client sends a *command*."""
 
     def started(self, event: CommandStartedEvent) -> None:
         """Do it, if it is time to."""

@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 import pytest
-from pymongo import MongoClient
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from tests.conftest import ManualClock
+from tests.faults import heard
 from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import RedriveContext, RedriveRequest, RedriveResult, complete, redrive
 from tidemill.documents import DEAD_LETTERS
@@ -59,11 +59,8 @@ def acting(
     on: RedriveContext, step: str, *, before: Act | None = None, after: Act | None = None
 ) -> Iterator[RedriveContext]:
     """Yield *on* over a client that calls *before* and *after*, once, around its command of a *step*."""
-    db = on.tasks.database
-    assert db.client.address is not None
-    listener = _AroundStep(step, before=before, after=after)
-    with MongoClient[Any](*db.client.address, tz_aware=True, event_listeners=[listener]) as client:
-        yield replace(on, tasks=open_tasks(client[db.name]), dead=open_tasks(client[db.name], DEAD_LETTERS))
+    with heard(on.tasks.database, _AroundStep(step, before=before, after=after)) as db:
+        yield replace(on, tasks=open_tasks(db), dead=open_tasks(db, DEAD_LETTERS))
 
 
 class _AroundStep(CommandListener):

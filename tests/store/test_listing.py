@@ -14,11 +14,10 @@ import bson
 import pytest
 from bson import Binary, Code, Decimal128, Int64, MinKey, ObjectId, Timestamp
 from bson.raw_bson import RawBSONDocument
-from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.builders import add, claim, document
-from tests.faults import Afterwards
+from tests.faults import Afterwards, heard
 from tests.ids import shown
 from tidemill import InvalidRequestError
 from tidemill.documents import DEAD_LETTERS, decode
@@ -26,7 +25,6 @@ from tidemill.model import Malformed, Status, Task, TaskId
 from tidemill.store import tasks as store_tasks
 from tidemill.store.connection import Tasks, open_tasks
 from tidemill.store.tasks import PageLimits, TaskPage, list_tasks
-from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
 STATUSES: tuple[Status, ...] = ("pending", "processing", "done", "failed", "cancelled")
@@ -182,17 +180,15 @@ def test_a_page_that_has_found_something_or_took_long_goes_no_further(tasks: Tas
     assert (in_time, late) == ([1, 1], [0, 1, 0, 1])
 
 
-def test_what_changes_while_a_page_is_made_is_shown_only_where_it_still_matches(
-    mongod: Mongod, tasks: Tasks, now: datetime
-) -> None:
+def test_what_changes_while_a_page_is_made_is_shown_only_where_it_still_matches(tasks: Tasks, now: datetime) -> None:
     [gone, changed, kept] = add(tasks, [document(now) for _ in range(3)])
 
     def change() -> None:
         tasks.delete_one({"_id": gone})
         tasks.update_one({"_id": changed}, {"$set": {"status": "done"}})
 
-    with MongoClient[Any](mongod.uri, event_listeners=[Afterwards("aggregate", change)]) as client:
-        page = list_tasks(open_tasks(client[tasks.database.name]), limit=3, status="pending")
+    with heard(tasks.database, Afterwards("aggregate", change)) as db:
+        page = list_tasks(open_tasks(db), limit=3, status="pending")
 
     assert [task.id for task in page.tasks] == [kept]
 

@@ -11,23 +11,39 @@ import pytest
 from bson import Decimal128, ObjectId, Regex
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
+from pymongo.monitoring import CommandListener
 
 from tests.builders import MINUTE, add, all_of, document, lease, stored
 from tests.buried import bury_tasks, failed, letter
+from tests.commands import Commands
 from tests.conftest import T0, ManualClock
+from tests.faults import Afterwards, Beforehand, heard
 from tests.use_cases.conftest import Bench
-from tidemill.dead_letters import archive_writes
 from tidemill.dead_letters.archive import Report, move_failed
 from tidemill.dead_letters.documents import CHANGING_FIELDS, MARK_FIELDS, MAX_DOCUMENT_BYTES
 from tidemill.documents import DEAD_LETTERS
 from tidemill.policy.failures import fingerprint
 from tidemill.store import claims
-from tidemill.store.connection import Tasks
+from tidemill.store.connection import Tasks, open_tasks
 from tidemill.store.paging import MAX_BATCH_BYTES
 
 
 def run(tasks: Tasks, dead: Tasks, clock: ManualClock) -> Report:
     return move_failed(tasks, dead, clock=clock, until=time.monotonic() + 60)
+
+
+def run_heard(tasks: Tasks, clock: ManualClock, listener: CommandListener) -> Report:
+    """Move through a client whose commands *listener* hears."""
+    with heard(tasks.database, listener) as db:
+        return run(open_tasks(db), open_tasks(db, DEAD_LETTERS), clock)
+
+
+def die_before_the_delete(tasks: Tasks, clock: ManualClock) -> None:
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_heard(tasks, clock, Beforehand("delete", die))
 
 
 def test_failed_tasks_are_moved_and_all_others_stay(
@@ -84,13 +100,10 @@ def test_any_id_is_moved(tasks: Tasks, dead: Tasks, clock: ManualClock, now: dat
 
 
 def test_a_move_that_stopped_after_the_insert_is_finished_by_the_next(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
 ) -> None:
     add(tasks, [failed(now) for _ in range(3)])
-    with monkeypatch.context() as patched:
-        patched.setattr(archive_writes, "delete_tasks", _die)
-        with pytest.raises(KeyboardInterrupt):
-            run(tasks, dead, clock)
+    die_before_the_delete(tasks, clock)
     assert (tasks.count_documents({}), dead.count_documents({})) == (3, 3)
 
     clock.move(MINUTE)
@@ -145,15 +158,12 @@ def test_what_cannot_be_stored_stays_with_a_reason_and_is_tried_again_later_each
 
 
 def test_a_death_of_another_task_with_the_same_id_is_a_dead_letter_of_its_own(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
 ) -> None:
     for day in range(3):
         died = now + timedelta(days=day)
         add(tasks, [failed(died, _id="daily-report", created_at=died, payload={"day": day})])
-        with monkeypatch.context() as patched:
-            patched.setattr(archive_writes, "delete_tasks", _die)
-            with pytest.raises(KeyboardInterrupt):
-                run(tasks, dead, clock)
+        die_before_the_delete(tasks, clock)
         assert run(tasks, dead, clock) == Report(moved=1, repeated=1)
 
     letters = [stored(dead, raw["_id"]) for raw in dead.find({}, {"_id": 1})]
@@ -234,18 +244,12 @@ def by_hand(task_id: Any, **fields: Any) -> dict[str, Any]:
     ids=["claimed once more", "died again", "failed by hand again", "enqueued and failed by hand again"],
 )
 def test_what_has_a_new_life_when_it_would_be_deleted_stays(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, failed_before: dict[str, Any], meanwhile: dict[str, Any]
+    tasks: Tasks, clock: ManualClock, failed_before: dict[str, Any], meanwhile: dict[str, Any]
 ) -> None:
     add(tasks, [failed_before])
-    remove = archive_writes.delete_tasks
+    change = Beforehand("delete", lambda: tasks.update_one({"_id": "a"}, {"$set": meanwhile}))
 
-    def late(tasks: Tasks, moved: Any) -> int:
-        tasks.update_one({"_id": "a"}, {"$set": meanwhile})
-        return remove(tasks, moved)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(archive_writes, "delete_tasks", late)
-        assert run(tasks, dead, clock).moved == 0
+    assert run_heard(tasks, clock, change).moved == 0
 
     assert meanwhile.items() <= stored(tasks, "a").items()
 
@@ -267,15 +271,8 @@ def test_a_task_stays_whose_letter_is_neither_stored_nor_found(
     add(tasks, [failed(now - MINUTE, _id="a")])
     run(tasks, dead, clock)
     add(tasks, [failed(now, _id="a")])
-    compared = archive_writes.find_duplicates
 
-    def after_a_purge(dead: Tasks, letters: Any) -> Any:
-        dead.delete_many({})
-        return compared(dead, letters)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(archive_writes, "find_duplicates", after_a_purge)
-        assert run(tasks, dead, clock) == Report()
+    assert run_heard(tasks, clock, Afterwards("insert", lambda: dead.delete_many({}))) == Report()
 
     assert (tasks.count_documents({}), dead.count_documents({})) == (1, 0)
     assert run(tasks, dead, clock) == Report(moved=1)
@@ -308,23 +305,22 @@ def test_a_task_with_text_that_is_no_utf8_among_its_times_is_moved(
     assert (tasks.count_documents({}), dead.count_documents({})) == (0, 1)
 
 
-def test_a_task_that_cannot_be_deleted_is_not_tried_for_ever(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
-) -> None:
+def test_a_task_that_cannot_be_deleted_is_not_tried_for_ever(tasks: Tasks, clock: ManualClock, now: datetime) -> None:
     add(tasks, [failed(now)])
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(archive_writes, "delete_tasks", lambda _tasks, _moved: 0)
-        assert run(tasks, dead, clock).repeated == 0
-        assert run(tasks, dead, clock).repeated <= 2
+
+    def change() -> None:
+        tasks.update_many({}, {"$set": {"updated_at": clock.move(MINUTE)}})
+
+    for repeated in (0, 2):
+        report = run_heard(tasks, clock, Beforehand("delete", change, always=True))
+        assert report.moved == 0
+        assert report.repeated <= repeated
 
 
 @pytest.mark.parametrize("odd", [float("nan"), DatetimeMS(2**62), "text", [1]], ids=str)
 def test_a_death_at_an_odd_time_is_known_again(tasks: Tasks, dead: Tasks, clock: ManualClock, odd: Any) -> None:
     add(tasks, [failed(clock.now(), finished_at=odd)])
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(archive_writes, "delete_tasks", _die)
-        with pytest.raises(KeyboardInterrupt):
-            run(tasks, dead, clock)
+    die_before_the_delete(tasks, clock)
 
     assert run(tasks, dead, clock).repeated == 1
     assert dead.count_documents({}) == 1
@@ -334,10 +330,7 @@ def test_an_id_that_is_a_date_out_of_range_keeps_no_other_back(
     tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime
 ) -> None:
     add(tasks, [failed(now, _id=DatetimeMS(2**62)), failed(now)])
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(archive_writes, "delete_tasks", _die)
-        with pytest.raises(KeyboardInterrupt):
-            run(tasks, dead, clock)
+    die_before_the_delete(tasks, clock)
 
     assert run(tasks, dead, clock) == Report(moved=2, repeated=2)
 
@@ -363,24 +356,13 @@ def test_a_task_that_died_again_closes_the_letter_its_redrive_was_cut_short_of(
 
 
 def test_a_move_holds_no_more_at_once_than_a_function_has_memory_for(
-    tasks: Tasks, dead: Tasks, clock: ManualClock, now: datetime, monkeypatch: pytest.MonkeyPatch
+    tasks: Tasks, clock: ManualClock, now: datetime
 ) -> None:
     add(tasks, [failed(now, payload={"filler": "x" * (MAX_BATCH_BYTES // 3)}) for _ in range(5)])
-    sizes = []
-    bury = archive_writes.insert_dead_letters
+    commands = Commands()
 
-    def noted(dead: Tasks, letters: Any) -> Any:
-        sizes.append(len(letters))
-        return bury(dead, letters)
-
-    monkeypatch.setattr(archive_writes, "insert_dead_letters", noted)
-
-    assert run(tasks, dead, clock).moved == 5
-    assert sizes == [3, 2]
-
-
-def _die(*_: Any) -> int:
-    raise KeyboardInterrupt
+    assert run_heard(tasks, clock, commands).moved == 5
+    assert [name for name in commands.names if name in {"insert", "delete"}] == ["insert", "delete"] * 2
 
 
 def test_a_task_that_dies_twice_in_an_instant_keeps_its_second_letter_though_its_number_is_taken(

@@ -13,7 +13,7 @@ from tests.builders import add, all_of
 from tests.buried import bury_tasks, failed
 from tests.commands import Commands
 from tests.conftest import T0
-from tests.faults import Beforehand
+from tests.faults import Beforehand, heard
 from tests.redrives import EVER
 from tidemill.dead_letters.documents import DeadLetterId
 from tidemill.dead_letters.purge import PurgeResult, purge
@@ -73,12 +73,12 @@ def test_a_letter_on_its_way_back_is_kept(dead: Tasks) -> None:
     assert [one["_id"]["task"] for one in all_of(dead)] == [1]
 
 
-def test_a_letter_that_sets_out_after_the_look_at_it_is_kept(mongod: Mongod, dead: Tasks) -> None:
+def test_a_letter_that_sets_out_after_the_look_at_it_is_kept(dead: Tasks) -> None:
     bury_tasks(dead, [failed(T0)], at=T0)
     redrive = Beforehand("delete", lambda: dead.update_many({}, {"$set": {"redrive_started_at": T0}}))
 
-    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[redrive]) as client:
-        assert purge_all(open_tasks(client[dead.database.name], DEAD_LETTERS)).purged == 0
+    with heard(dead.database, redrive) as db:
+        assert purge_all(open_tasks(db, DEAD_LETTERS)).purged == 0
 
     assert len(all_of(dead)) == 1
 
