@@ -16,13 +16,7 @@ from pymongo import ASCENDING, DESCENDING, DeleteOne, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from tidemill import indexes
-from tidemill.dead_letters.documents import (
-    MARK_FIELDS,
-    MAX_REDRIVES,
-    REDRIVE_MARK_FIELDS,
-    read_key,
-    read_redrives,
-)
+from tidemill.dead_letters.documents import MARK_FIELDS, MAX_REDRIVES, REDRIVE_MARK_FIELDS, read_key, read_redrives
 from tidemill.dead_letters.queries import match_task
 from tidemill.documents import DEAD_LETTERS, decode_shallow, encode_fields
 from tidemill.store.connection import Tasks, translate_errors

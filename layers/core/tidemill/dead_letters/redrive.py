@@ -170,11 +170,7 @@ def _read_batch(
 ) -> tuple[Sequence[Candidate], Position | None]:
     """Return the next dead letters whose bodies may be held in memory at once, and the position behind them."""
     walk = build_walk(
-        request.which,
-        shown=redrive_writes.CANDIDATE_PROJECTION,
-        after=progress.after,
-        up_to=progress.up_to,
-        only=_OPEN,
+        request.which, shown=redrive_writes.CANDIDATE_PROJECTION, after=progress.after, up_to=progress.up_to, only=_OPEN
     )
     page = read_page(dead, walk, limit=limit)
     letters = [read_candidate(raw) for raw in page.found]

@@ -210,10 +210,7 @@ WITHOUT_PAYLOAD: Final[dict[str, Any]] = {
     "$set": {
         "payload": {
             "$switch": {
-                "branches": [
-                    {"case": _IS_OBJECT, "then": {"$literal": {}}},
-                    {"case": _IS_MISSING, "then": "$$REMOVE"},
-                ],
+                "branches": [{"case": _IS_OBJECT, "then": {"$literal": {}}}, {"case": _IS_MISSING, "then": "$$REMOVE"}],
                 "default": None,
             }
         },
