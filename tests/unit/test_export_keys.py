@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import T0
 from tests.unit.test_documents_of_any_kind import VALUES
-from tidemill.dead_letters.documents import DeadLetterId
-from tidemill.dead_letters.export_format import format_object_key, read_object_key
+from tidemill.dead_letters.export_format import read_object_key
 
 AN_ID = ObjectId("6b0a99c7baf140d0cc3848ad")
 SAFE = re.compile(r"dlq/(\d{4}/\d\d/\d\d|undated)/(?=.{1,200}$)(%[0-9A-F]{2}|[A-Za-z0-9._~-])+\.json\.gz")
@@ -33,7 +32,11 @@ IDS = [
 
 
 def key(task: Any, redrives: int = 0) -> str:
-    return format_object_key(DeadLetterId(task=task, redrives=redrives), T0)
+    return key_of({"_id": {"task": task, "redrives": redrives}, "dead_lettered_at": T0})
+
+
+def key_of(letter: dict[str, Any]) -> str:
+    return read_object_key(RawBSONDocument(bson.encode(letter)))
 
 
 @pytest.mark.parametrize(
@@ -91,18 +94,15 @@ def test_a_text_that_looks_like_a_key_with_a_digest_has_another() -> None:
 
 
 def test_a_letter_that_nobody_knows_the_day_of_has_a_key_too() -> None:
-    assert format_object_key(DeadLetterId(task=1, redrives=2), None) == "dlq/undated/1-2.json.gz"
-    assert (
-        format_object_key(DeadLetterId(task=1, redrives=2), datetime(1, 1, 1, tzinfo=UTC))
-        == "dlq/0001/01/01/1-2.json.gz"
-    )
+    letter = {"_id": {"task": 1, "redrives": 2}}
+
+    assert key_of(letter) == "dlq/undated/1-2.json.gz"
+    assert key_of(letter | {"dead_lettered_at": datetime(1, 1, 1, tzinfo=UTC)}) == "dlq/0001/01/01/1-2.json.gz"
 
 
 @pytest.mark.parametrize("died_at", ["2031", DatetimeMS(2**62), None])
 def test_a_letter_with_a_day_that_is_none_is_undated(died_at: Any) -> None:
-    raw = RawBSONDocument(bson.encode({"_id": {"task": 1, "redrives": 2}, "dead_lettered_at": died_at}))
-
-    assert read_object_key(raw) == "dlq/undated/1-2.json.gz"
+    assert key_of({"_id": {"task": 1, "redrives": 2}, "dead_lettered_at": died_at}) == "dlq/undated/1-2.json.gz"
 
 
 def test_letters_whose_ids_people_have_written_share_no_key_either() -> None:

@@ -82,7 +82,7 @@ def test_the_verdict_follows_from_the_marks_and_the_living_tasks(
         ({"idempotency_key": "k"}, NOBODY, "redrivable"),
         ({"idempotency_key": "k"}, LiveState(key_owners={"k": "b"}), "conflict"),
         ({"idempotency_key": "k"}, LiveState(key_owners={"other": "b"}), "redrivable"),
-        ({}, LiveState(key_owners={"": "b"}), "redrivable"),
+        ({"idempotency_key": ""}, LiveState(key_owners={"": "b"}), "redrivable"),
         ({"expires_at": T0}, NOBODY, "expired"),
         ({"expires_at": T0 + HOUR}, NOBODY, "redrivable"),
         ({"payload": 7}, NOBODY, "malformed"),

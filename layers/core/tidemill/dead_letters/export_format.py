@@ -70,39 +70,30 @@ _SUFFIX: Final = ".json.gz"
 _UNDATED: Final = "undated"
 
 
-def format_object_key(letter_id: DeadLetterId, dead_lettered_at: datetime | None) -> str:
+def read_object_key(raw: RawBSONDocument) -> str:
     """Return the object key of a dead letter: ``dlq/<yyyy/mm/dd>/<task>-<redrives>.json.gz``, with the day of its move.
 
-    The task id has its readable form, percent-encoded. If that is too long or ambiguous, a digest of the id makes the
-    key unique.
+    The task id has its readable form, percent-encoded. If that is too long or ambiguous, or the id was written by hand,
+    a digest of the id makes the key unique.
     """
-    text = _format_task_id(letter_id.task)
-    is_clear = letter_id.redrives >= 0 and _is_unambiguous(text, letter_id.task)
-    return _format_key(letter_id, dead_lettered_at, text=text, digested=None if is_clear else _encode_id(letter_id))
-
-
-def read_object_key(raw: RawBSONDocument) -> str:
-    """Return the object key of *raw*, even if it was edited by hand."""
     document = decode_shallow(raw)
     stored, moved_at = document["_id"], document.get("dead_lettered_at")
     letter_id = decode_id(decode(stored) if isinstance(stored, RawBSONDocument) else stored)
-    day = moved_at if isinstance(moved_at, datetime) else None
-    if not letter_id.is_bare and encode_fields(raw).startswith(encode_fields({"_id": letter_id.document()})):
-        return format_object_key(letter_id, day)
-    exact = stored.raw if isinstance(stored, RawBSONDocument) else raw.raw
-    return _format_key(letter_id, day, text=_format_task_id(letter_id.task), digested=bytes(exact))
-
-
-def _format_key(letter_id: DeadLetterId, day: datetime | None, *, text: str, digested: bytes | None) -> str:
-    folder = _UNDATED if day is None else f"{day.year:04d}/{day.month:02d}/{day.day:02d}"
-    safe = quote(text, safe="").replace("~", "%7E")
-    end = f"-{letter_id.redrives}{_SUFFIX}"
-    if digested is None and len(safe) + len(end) > MAX_NAME_LENGTH:
-        digested = _encode_id(letter_id)
+    text = _format_task_id(letter_id.task)
+    name, end = quote(text, safe="").replace("~", "%7E"), f"-{letter_id.redrives}{_SUFFIX}"
+    encoded = bson.encode({"_id": letter_id.document()})
+    digested: bytes | None = None
+    if letter_id.is_bare or not encode_fields(raw).startswith(encode_fields(RawBSONDocument(encoded))):
+        digested = bytes(stored.raw if isinstance(stored, RawBSONDocument) else raw.raw)
+    elif letter_id.redrives < 0 or len(name) + len(end) > MAX_NAME_LENGTH or not _is_unambiguous(text, letter_id.task):
+        digested = encoded
     if digested is not None:
         end = f"~{hashlib.sha256(digested).hexdigest()}{end}"
-        safe = re.sub("%.?$", "", safe[: MAX_NAME_LENGTH - len(end)])
-    return f"dlq/{folder}/{safe}{end}"
+        name = re.sub("%.?$", "", name[: MAX_NAME_LENGTH - len(end)])
+    day = _UNDATED
+    if isinstance(moved_at, datetime):
+        day = f"{moved_at.year:04d}/{moved_at.month:02d}/{moved_at.day:02d}"  # %Y has no zeros for the year 1
+    return f"dlq/{day}/{name}{end}"
 
 
 def _format_task_id(task_id: TaskId) -> str:
@@ -118,10 +109,6 @@ def _is_unambiguous(text: str, task_id: TaskId) -> bool:
         return True
     wanted = bson.encode({"_id": task_id})
     return any(bson.encode({"_id": meant_id}) == wanted for meant_id in tasks.parse_id(text))
-
-
-def _encode_id(letter_id: DeadLetterId) -> bytes:
-    return bson.encode({"_id": letter_id.document()})
 
 
 Blame: TypeAlias = Literal["object", "bucket", "either"]
