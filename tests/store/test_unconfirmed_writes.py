@@ -16,7 +16,7 @@ from tests.builders import MINUTE, add, document
 from tests.faults import failing
 from tests.functions import wire
 from tidemill import UnavailableError
-from tidemill.dead_letters import archive_writes, redrive_writes
+from tidemill.dead_letters import archive_writes
 from tidemill.store import tasks as store_tasks
 from tidemill.store import writes
 from tidemill.store.connection import Tasks, open_tasks
@@ -44,7 +44,7 @@ WRITES: dict[str, tuple[str, Callable[[Tasks, datetime], object]]] = {
     ),
     "insert": (
         "insert",
-        lambda tasks, now: redrive_writes.insert(tasks, [_raw(document(now, _id=n)) for n in ("there", "new")]),
+        lambda tasks, now: writes.insert_each(tasks, [_raw(document(now, _id=n)) for n in ("there", "new")]),
     ),
     "add_in_order": (
         "insert",

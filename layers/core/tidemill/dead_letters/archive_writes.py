@@ -13,7 +13,6 @@ from typing import Any, Final
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 from pymongo import ASCENDING, DESCENDING, DeleteOne, UpdateOne
-from pymongo.errors import BulkWriteError
 
 from tidemill import indexes
 from tidemill.dead_letters.documents import MARK_FIELDS, MAX_REDRIVES, REDRIVE_MARK_FIELDS, read_key, read_redrives
@@ -21,7 +20,7 @@ from tidemill.dead_letters.queries import match_task
 from tidemill.documents import DEAD_LETTERS, decode_shallow, encode_fields
 from tidemill.store.connection import Tasks, translate_errors
 from tidemill.store.paging import byte_batches
-from tidemill.store.writes import DUPLICATE_KEY_CODE, find_refused_writes, write_each
+from tidemill.store.writes import DUPLICATE_KEY_CODE, insert_each, write_each
 
 FIRST_RETRY_WAIT: Final = timedelta(minutes=10)
 MAX_RETRY_WAIT: Final = timedelta(days=1)
@@ -66,13 +65,7 @@ def insert_dead_letters(dead: Tasks, letters: Sequence[RawBSONDocument]) -> Inse
     """Insert *letters*, except those that exist already."""
     if not letters:
         return InsertResult()
-    errors: list[dict[str, Any]] = []
-    with translate_errors(DEAD_LETTERS):
-        try:
-            dead.insert_many(letters, ordered=False)
-        except BulkWriteError as bulk_error:
-            errors = find_refused_writes(bulk_error)
-    codes = {error["index"]: error["code"] for error in errors}
+    codes = insert_each(dead, letters, collection=DEAD_LETTERS)
     repeated = {index: letters[index] for index, code in codes.items() if code == DUPLICATE_KEY_CODE}
     return replace(
         find_duplicates(dead, repeated),

@@ -31,7 +31,7 @@ from tidemill.dead_letters.redrive_checks import (
 )
 from tidemill.store.connection import Tasks, limit_time
 from tidemill.store.paging import Position, build_cursor_error, decode_cursor, encode_cursor, read_page, read_position
-from tidemill.store.writes import DUPLICATE_KEY_CODE
+from tidemill.store.writes import DUPLICATE_KEY_CODE, insert_each
 
 BATCH_SIZE: Final = 500
 MAX_EXAMPLES: Final = 20
@@ -335,7 +335,7 @@ def _insert_tasks(on: RedriveContext, ours: Sequence[Redrivable], *, timeout: ti
     usual = on.tasks.database.client.options.timeout
     seconds = timeout.total_seconds()
     with limit_time(seconds if usual is None else min(seconds, usual)):
-        codes = redrive_writes.insert(on.tasks, [ready.document for ready in ours])
+        codes = insert_each(on.tasks, [ready.document for ready in ours])
     taken = {index: ours[index] for index, code in codes.items() if code == DUPLICATE_KEY_CODE}
     refused = {
         index: ours[index].letter.refuse("malformed", f"MongoDB refuses its task (code {code})")

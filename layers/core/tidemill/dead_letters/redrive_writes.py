@@ -14,7 +14,6 @@ from typing import Any, Final
 from bson.max_key import MaxKey
 from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateOne
-from pymongo.errors import BulkWriteError
 
 from tidemill import indexes
 from tidemill.dead_letters.documents import MARK_FIELDS, REDRIVE_MARK_FIELDS, read_key, read_redrives
@@ -23,7 +22,7 @@ from tidemill.documents import DEAD_LETTERS, decode, decode_shallow, id_key, is_
 from tidemill.model import TaskId
 from tidemill.store.connection import Tasks, translate_errors
 from tidemill.store.paging import byte_batches
-from tidemill.store.writes import WriteCounts, find_refused_writes, write_each
+from tidemill.store.writes import WriteCounts, write_each
 
 _UNSET_MARKS: Final = dict.fromkeys(REDRIVE_MARK_FIELDS, "")
 
@@ -86,13 +85,13 @@ def find_existing(tasks: Tasks, ids: Sequence[TaskId]) -> dict[bytes, ExistingTa
     projection = {"redrives": 1, "status": 1, "created_at": 1}
     with translate_errors():
         found = list(tasks.find({"_id": {"$in": list(ids)}}, projection, hint=indexes.BY_ID, batch_size=len(ids) + 1))
-    tasks_found = [(decode(raw), read_life(raw)) for raw in found]
-    return {
-        id_key(task["_id"]): ExistingTask(
-            id=task["_id"], life=life, redrives=read_redrives(task), status=str(task.get("status"))
-        )
-        for task, life in tasks_found
-    }
+    return {read_key(raw): _read_existing(raw) for raw in found}
+
+
+def _read_existing(raw: RawBSONDocument) -> ExistingTask:
+    task = decode(raw)
+    status = str(task.get("status"))
+    return ExistingTask(id=task["_id"], life=read_life(raw), redrives=read_redrives(task), status=status)
 
 
 def find_key_owners(tasks: Tasks, keys: Sequence[str]) -> dict[str, TaskId]:
@@ -143,17 +142,6 @@ def find_open_tokens(dead: Tasks, ids: Sequence[Any]) -> dict[bytes, object]:
     with translate_errors(DEAD_LETTERS):
         found = dead.find(where, {"redrive_token": 1}, hint=indexes.BY_ID, batch_size=len(ids) + 1)
         return {read_key(raw): decode(raw).get("redrive_token") for raw in found}
-
-
-def insert(tasks: Tasks, documents: Sequence[RawBSONDocument]) -> dict[int, int]:
-    """Insert the documents. Return the server's error codes of refused documents, by index."""
-    errors: list[dict[str, Any]] = []
-    with translate_errors():
-        try:
-            tasks.insert_many(documents, ordered=False)
-        except BulkWriteError as bulk_error:
-            errors = find_refused_writes(bulk_error)
-    return {error["index"]: error["code"] for error in errors}
 
 
 def close(dead: Tasks, letters: Sequence[tuple[Any, object]], *, now: datetime) -> int:

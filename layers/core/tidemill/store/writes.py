@@ -20,7 +20,7 @@ from pymongo.errors import BulkWriteError, ConnectionFailure, DuplicateKeyError,
 from pymongo.read_concern import ReadConcern
 
 from tidemill import indexes
-from tidemill.documents import RAW_OPTIONS, decode
+from tidemill.documents import RAW_OPTIONS, TASKS, decode
 from tidemill.errors import RefusedError, UnavailableError
 from tidemill.store.connection import (
     Tasks,
@@ -86,6 +86,20 @@ def write_each(tasks: Tasks, updates: Sequence[UpdateOne]) -> WriteCounts:
             return WriteCounts(changed=tasks.bulk_write(updates, ordered=False).matched_count)
         except BulkWriteError as error:
             return WriteCounts(refused=len(find_refused_writes(error)), changed=error.details["nMatched"])
+
+
+def insert_each(tasks: Tasks, documents: Sequence[Mapping[str, Any]], *, collection: str = TASKS) -> dict[int, int]:
+    """Insert *documents* in one bulk. Return the server's error codes of refused documents, by index.
+
+    Raises:
+        UnavailableError: Some, all or none were inserted.
+    """
+    with translate_errors(collection):
+        try:
+            tasks.insert_many(documents, ordered=False)
+        except BulkWriteError as error:
+            return {refusal["index"]: refusal["code"] for refusal in find_refused_writes(error)}
+    return {}
 
 
 def find_refused_writes(error: BulkWriteError) -> list[dict[str, Any]]:
