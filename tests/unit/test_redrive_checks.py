@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from bson import Regex
+from bson import DatetimeMS, Regex
 
 from tests.conftest import T0
 from tests.unit.make import a_task, raw
@@ -26,6 +26,7 @@ from tidemill.dead_letters.redrive_checks import (
 from tidemill.documents import decode, id_key
 
 HOUR = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
 LIFE = read_life(raw({"created_at": T0}))
 OTHER_LIFE = read_life(raw({"created_at": T0 + HOUR}))
 STARTED: dict[str, Any] = {"redrive_started_at": T0 - HOUR, "redrive_token": "t"}
@@ -165,9 +166,22 @@ def test_without_a_schedule_a_task_is_due_when_its_interrupted_redrive_chose(cho
 
 @pytest.mark.parametrize(
     ("started_at", "is_in_progress"),
-    [(None, False), (T0, True), (T0 - 59 * HOUR / 3600, True), (T0 + HOUR / 60, False), ("by hand", False)],
+    [
+        (None, False),
+        (T0 - 60 * SECOND, False),
+        (T0 - 59 * SECOND, True),
+        (T0, True),
+        (T0 + 59 * SECOND, True),
+        (T0 + 60 * SECOND, False),
+        (T0 + timedelta(days=400), False),
+        (DatetimeMS(10**15), False),
+        ("by hand", False),
+    ],
+    ids=str,
 )
-def test_a_redrive_is_in_progress_for_a_minute(started_at: object, *, is_in_progress: bool) -> None:
+def test_a_redrive_is_in_progress_for_a_minute_whatever_the_clock_said(
+    started_at: object, *, is_in_progress: bool
+) -> None:
     assert candidate(redrive_started_at=started_at).is_in_progress(now=T0) == is_in_progress
 
 
