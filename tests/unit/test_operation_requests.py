@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from tests.ids import shown
-from tidemill.admin.api import OPERATION_ADAPTER, OPERATIONS, NoOperationError, read_operation
-from tidemill.admin.context import MAX_ANSWER_BYTES, bound_answer
+from tidemill.admin.api import (
+    MAX_ANSWER_BYTES,
+    OPERATION_ADAPTER,
+    OPERATIONS,
+    NoOperationError,
+    bound_answer,
+    read_operation,
+)
 from tidemill.admin.queues import apply_changes
 from tidemill.admin.requests import QueueSet, TaskCancel, TaskList
 from tidemill.errors import InvalidRequestError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +13,7 @@ from tests.unit.explained import CAPPED, FAILURE, HOUR, MINUTE, SECOND, A, B, W,
 from tests.unit.make import a_claimed_task, a_task
 from tidemill.control.fleet import FleetStatus, Permit
 from tidemill.explain.reasons import NEXT_REASON, find_reasons
-from tidemill.explain.text import Explanation, Facts, Reason
+from tidemill.explain.text import Facts, Reason
 from tidemill.model import Lease, Malformed, QueueOptions
 from tidemill.store.counts import COUNT_LIMIT
 
@@ -411,20 +410,3 @@ def test_a_queue_that_a_shell_cannot_be_given_is_not_in_the_command() -> None:
     message = only(facts({"queue": "a; b"}, options=QueueOptions(paused=True))).message
 
     assert message == "Queue a; b is paused: nothing of it starts until `tidemill ops queue resume QUEUE`."
-
-
-# Documents
-
-
-@pytest.mark.parametrize(
-    ("task_id", "shown"), [(ObjectId("0" * 24), "0" * 24), ("text", "text"), (7, "7"), ({"a": 1}, '{"a": 1}')]
-)
-def test_an_explanation_is_a_document_of_plain_types(task_id: object, shown: str) -> None:
-    explanation = Explanation(task_id=task_id, status="pending", is_dead_letter=False, reasons=find_reasons(facts()))
-
-    assert json.loads(json.dumps(explanation.document())) == {
-        "task_id": shown,
-        "status": "pending",
-        "is_dead_letter": False,
-        "reasons": [{"code": "next", "message": NEXT_REASON.message}],
-    }

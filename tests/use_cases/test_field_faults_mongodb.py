@@ -165,7 +165,7 @@ def test_no_option_of_a_uri_stops_an_operator_or_weakens_what_is_done(  # F29, F
     sent = _Sent()
     with MongoClient[dict[str, Any]](f"{mongod.uri}&{options}", event_listeners=[sent]) as client:
         context = AdminContext(db=client[bench.db.name], clock=bench.clock, retry=DEFAULT, put=lambda _key, _body: None)
-        answers = [operate(read_operation(one), context) for one in asked]
+        answers = [operate(read_operation(one), context).document() for one in asked]
         keyed = {"name": "noop", "payload": {}, "idempotency_key": "k"}
         Queue(context.db, clock=bench.clock).enqueue_many([{"name": "noop", "payload": {}}, keyed])  # one transaction
 

@@ -37,7 +37,7 @@ def context(db: Database[Any], clock: ManualClock) -> AdminContext:
 
 
 def do(context: AdminContext, op: str, **fields: Any) -> dict[str, Any]:
-    answer = operate(read_operation({"op": op, **fields}), context)
+    answer = operate(read_operation({"op": op, **fields}), context).document()
     return dict(json.loads(json.dumps(answer, allow_nan=False)))
 
 

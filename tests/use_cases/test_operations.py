@@ -17,8 +17,8 @@ from tests.commands import Commands
 from tests.conftest import ManualClock
 from tests.faults import failing
 from tests.use_cases.conftest import Bench
-from tidemill.admin.api import operate, read_operation
-from tidemill.admin.context import MAX_ANSWER_BYTES, AdminContext
+from tidemill.admin.api import MAX_ANSWER_BYTES, bound_answer, operate, read_operation
+from tidemill.admin.context import AdminContext
 from tidemill.client import Queue
 from tidemill.control import queues
 from tidemill.errors import InvalidRequestError, MissingIndexError, NotDelayedError, TaskNotFoundError
@@ -36,7 +36,7 @@ def context(db: Database[Any], clock: ManualClock) -> AdminContext:
 
 
 def do(context: AdminContext, op: str, **fields: Any) -> dict[str, Any]:
-    return operate(read_operation({"op": op, **fields}), context)
+    return bound_answer(operate(read_operation({"op": op, **fields}), context).document())
 
 
 def listed(context: AdminContext, **fields: Any) -> list[str]:

@@ -78,7 +78,7 @@ def test_where_not_all_can_be_counted_it_says_of_how_many_it_is(
 ) -> None:
     few = GroupLimits(max_counted=4, sampled_newest=3)
     context = AdminContext(db=db, clock=ServerClock(db), retry=DEFAULT, group_limits=few)
-    operator = deploy(lambda event: operate(read_operation(event), context))
+    operator = deploy(lambda event: operate(read_operation(event), context).document())
     bury(dead, [letter(died - 9 * HOUR, fingerprint=f"{n:016x}") for n in range(4)])
     newest = bury(dead, [letter(died, fingerprint="f" * 16) for _ in range(3)])
 

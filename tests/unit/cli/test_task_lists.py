@@ -109,7 +109,7 @@ def test_a_search_that_takes_too_many_pages_says_how_to_go_on(
     add(tasks, [document(now, status="done", finished_at=now) for _ in range(2 * MAX_PAGES)])
     two = PageLimits(max_per_walk=2, max_per_page=2)
     context = AdminContext(db=db, clock=ServerClock(db), retry=DEFAULT, page_limits=two)
-    operator = deploy(lambda event: operate(read_operation(event), context))
+    operator = deploy(lambda event: operate(read_operation(event), context).document())
     first = operator.done("ops", "task", "ls", "--name", "rare")
     hint, cursor = first.lines[-1].rsplit(" ", 1)
     second = operator.done("ops", "task", "ls", "--name", "rare", "--cursor", cursor)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar, Union, get_args
+from typing import Annotated, Any, Final, Generic, TypeVar, Union, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tidemill.admin import dead_letters, queues, requests, tasks
-from tidemill.admin.context import AdminContext, bound_answer
+from tidemill.admin.context import AdminContext
 from tidemill.admin.requests import Operation
+from tidemill.admin.responses import Response
 from tidemill.errors import (
     InvalidRequestError,
     NotDelayedError,
@@ -19,11 +21,11 @@ from tidemill.errors import (
     TidemillError,
     UnavailableError,
 )
+from tidemill.policy.failures import truncate_text
 from tidemill.requests.validation import list_problems
-from tidemill.text import did_you_mean, iso_timestamp
+from tidemill.text import did_you_mean
 
 _OperationT = TypeVar("_OperationT", bound=Operation)
-_Answer: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class _Kind(Generic[_OperationT]):
     """Request model of an operation, and the function that carries it out."""
 
     model: type[_OperationT]
-    answer: Callable[[_OperationT, AdminContext], _Answer]
+    answer: Callable[[_OperationT, AdminContext], Response]
 
 
 _KINDS: Final[tuple[_Kind[Any], ...]] = (
@@ -96,11 +98,8 @@ def read_operation(event: object) -> Operation:
         raise InvalidRequestError(list_problems(field_details, below="event", names=names)) from None
 
 
-def operate(request: Operation, context: AdminContext) -> _Answer:
-    """Carry *request* out. Return the answer in plain JSON types, with the name of the database and the time.
-
-    The answer has neither payloads nor results. ``warnings`` are notes for the operator; ``truncated`` is set if the
-    answer was too large.
+def operate(request: Operation, context: AdminContext) -> Response:
+    """Carry *request* out. Return its response, with the name of the database and the time.
 
     Raises:
         InvalidRequestError: The request is not allowed, or its subject does not exist. Nothing was changed.
@@ -108,8 +107,50 @@ def operate(request: Operation, context: AdminContext) -> _Answer:
         NotDelayedError: The task to make due now is not delayed.
         UnavailableError: MongoDB did not answer; every operation can be repeated.
     """
-    source = {"database": context.db.name, "now": iso_timestamp(context.clock.now())}
-    return bound_answer(_KINDS_BY_OP[request.op].answer(request, context) | source)
+    source = {"database": context.db.name, "now": context.clock.now()}
+    return _KINDS_BY_OP[request.op].answer(request, context).model_copy(update=source)
+
+
+MAX_ANSWER_BYTES: Final = 5_000_000
+_TEXT_LIMITS: Final = (2000, 500, 100, 40)
+"""Limits to try, in this order: maximum characters of a text, and maximum elements of a list.
+
+The lowest keeps times and usual ids whole.
+"""
+
+_UNCUT_FIELDS: Final = frozenset({"next"})
+"""Fields that are never cut: a part of a cursor is useless."""
+
+
+def bound_answer(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return *answer*; if it is too large, cut its texts and lists and set ``truncated``."""
+    if _measure(answer) <= MAX_ANSWER_BYTES:
+        return answer
+    shorter = answer
+    for limit in _TEXT_LIMITS:
+        cut = {name: _cut(value, limit) for name, value in answer.items() if name not in _UNCUT_FIELDS}
+        shorter = answer | cut | {"truncated": True}
+        if _measure(shorter) <= MAX_ANSWER_BYTES:
+            break
+    return shorter
+
+
+def _measure(document: object) -> int:
+    return len(json.dumps(document))
+
+
+def _cut(value: Any, limit: int) -> Any:  # noqa: ANN401 - JSON
+    match value:
+        case str():
+            return truncate_text(value, limit)
+        case list():
+            # Keep the first element, which tells the start, and the newest ones.
+            kept = value if len(value) <= limit else [value[0], *value[1 - limit :]]
+            return [_cut(element, limit) for element in kept]
+        case dict():
+            return {name: _cut(field, limit) for name, field in value.items()}
+        case _:
+            return value
 
 
 def _describe_unknown(op: object) -> str:

@@ -1,11 +1,10 @@
-"""Context of administration operations: database, clock, retry policy, and bounds of an answer."""
+"""Context of administration operations: database, clock and retry policy."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from pymongo.database import Database
 
@@ -19,51 +18,9 @@ from tidemill.dead_letters.groups import GroupLimits
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import TidemillError
 from tidemill.model import RetryPolicy
-from tidemill.policy.failures import truncate_text
-from tidemill.store import counts, tasks
+from tidemill.store import tasks
 from tidemill.store.connection import Tasks, open_tasks
 from tidemill.store.tasks import PageLimits
-
-MAX_ANSWER_BYTES: Final = 5_000_000
-_TEXT_LIMITS: Final = (2000, 500, 100, 40)
-"""Limits to try, in this order: maximum characters of a text, and maximum elements of a list.
-
-The lowest keeps times and usual ids whole.
-"""
-
-_UNCUT_FIELDS: Final = frozenset({"next"})
-"""Fields that are never cut: a part of a cursor is useless."""
-
-
-def bound_answer(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return *answer*; if it is too large, cut its texts and lists and set ``truncated``."""
-    if _measure(answer) <= MAX_ANSWER_BYTES:
-        return answer
-    shorter = answer
-    for limit in _TEXT_LIMITS:
-        cut = {name: _cut(value, limit) for name, value in answer.items() if name not in _UNCUT_FIELDS}
-        shorter = answer | cut | {"truncated": True}
-        if _measure(shorter) <= MAX_ANSWER_BYTES:
-            break
-    return shorter
-
-
-def _measure(document: object) -> int:
-    return len(json.dumps(document))
-
-
-def _cut(value: Any, limit: int) -> Any:  # noqa: ANN401 - JSON
-    match value:
-        case str():
-            return truncate_text(value, limit)
-        case list():
-            # Keep the first element, which tells the start, and the newest ones.
-            kept = value if len(value) <= limit else [value[0], *value[1 - limit :]]
-            return [_cut(element, limit) for element in kept]
-        case dict():
-            return {name: _cut(field, limit) for name, field in value.items()}
-        case _:
-            return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +70,12 @@ class AdminContext:
         return Queue(self.db, clock=self.clock)
 
 
-def collect_warnings(look: Callable[[], list[str]], *, of: str) -> list[str]:
+def collect_warnings(look: Callable[[], list[str]], *, of: str) -> tuple[str, ...]:
     """Return the warnings of *look*; if it fails, return the warning that the subject *of* is unknown."""
     try:
-        return look()
+        return tuple(look())
     except TidemillError as error:
-        return [describe_unknown(of, error)]
+        return (describe_unknown(of, error),)
 
 
 def describe_unknown(what: str, error: TidemillError) -> str:
@@ -126,7 +83,7 @@ def describe_unknown(what: str, error: TidemillError) -> str:
     return f"{what} is unknown: {error}"
 
 
-def warn_no_executor(context: AdminContext) -> list[str]:
+def warn_no_executor(context: AdminContext) -> tuple[str, ...]:
     """Warn if no executor ever registered in the database."""
     return collect_warnings(lambda: _warn_if_no_types(context), of="whether an executor ever was at work here")
 
@@ -135,22 +92,3 @@ def _warn_if_no_types(context: AdminContext) -> list[str]:
     if context.directory.has_types():
         return []
     return [f"no executor has ever registered its functions in {context.db.name}: is MONGODB_DATABASE right?"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
-    """Number that may have a limit. If it was not counted to the end, its text ends in a plus sign.
-
-    This is so above `COUNT_LIMIT`, and if it *may_be_more* than was read.
-    """
-
-    counted: int
-    may_be_more: bool = False
-
-    def __str__(self) -> str:
-        is_complete = self.counted <= counts.COUNT_LIMIT and not self.may_be_more
-        return str(self.counted) if is_complete else f"{min(self.counted, counts.COUNT_LIMIT)}+"
-
-    def plain(self) -> int | str:
-        """Return the number, or its text if it was not counted to the end."""
-        return self.counted if str(self) == str(self.counted) else str(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Final
 
 from tidemill.admin.context import AdminContext, collect_warnings, warn_no_executor
 from tidemill.admin.requests import (
@@ -16,13 +16,21 @@ from tidemill.admin.requests import (
     FilterRequest,
     SelectionRequest,
 )
+from tidemill.admin.responses import (
+    DeadLetterPage,
+    DeadLetterResponse,
+    ExportResponse,
+    GroupsResponse,
+    PurgeResponse,
+    RedriveResponse,
+    RefusalExample,
+)
 from tidemill.admin.tasks import NoLetterError, find_dead_letter_id
 from tidemill.admin.views import (
     build_allowances,
-    format_dead_letter,
-    format_group,
-    format_listed_dead_letter,
-    format_other_failure,
+    build_dead_letter,
+    build_group,
+    build_other_failure,
 )
 from tidemill.control import queues as control_names
 from tidemill.control import task_types
@@ -81,12 +89,12 @@ def select_dead_letters(
     return build_filter(request, newest)
 
 
-def warn_no_match(request: FilterRequest, context: AdminContext) -> list[str]:
+def warn_no_match(request: FilterRequest, context: AdminContext) -> tuple[str, ...]:
     """Return likely mistakes in a request that no dead letter matches."""
-    return [
+    return (
         *collect_warnings(lambda: _warn_unknown_filters(request, context), of="what may be meant"),
         *warn_no_executor(context),
-    ]
+    )
 
 
 def _warn_unknown_filters(request: FilterRequest, context: AdminContext) -> list[str]:
@@ -107,7 +115,7 @@ CALL_TIMEOUT_SEC: Final = 2.0
 """Time after which a call starts no more work. MongoDB may take 4 s for the whole call."""
 
 
-def redrive(request: DeadLetterRedrive, context: AdminContext) -> dict[str, Any]:
+def redrive(request: DeadLetterRedrive, context: AdminContext) -> RedriveResponse:
     """Redrive open dead letters, the oldest first. Return the counts, with refusals by reason."""
     redrive_context = RedriveContext(
         tasks=context.tasks, dead=context.dead, registered=context.read_registered_names, clock=context.clock
@@ -125,19 +133,19 @@ def redrive(request: DeadLetterRedrive, context: AdminContext) -> dict[str, Any]
         after=request.cursor,
         until=_compute_deadline(),
     )
-    return {
-        "dry_run": request.dry_run,
-        "examined": result.examined,
-        "redriven": result.redriven,
-        "refused": dict(result.refused),
-        "unregistered": dict(result.unregistered),
-        "examples": [_build_refusal(refusal) for refusal in result.examples],
-        "next": result.next,
-        "warnings": _warn_if_nothing(request, context, is_nothing=not result.examined),
-    }
+    return RedriveResponse(
+        dry_run=request.dry_run,
+        examined=result.examined,
+        redriven=result.redriven,
+        refused={str(code): count for code, count in result.refused.items()},
+        unregistered=dict(result.unregistered),
+        examples=tuple(map(_build_example, result.examples)),
+        next=result.next,
+        warnings=_warn_if_nothing(request, context, is_nothing=not result.examined),
+    )
 
 
-def purge(request: DeadLetterPurge, context: AdminContext) -> dict[str, Any]:
+def purge(request: DeadLetterPurge, context: AdminContext) -> PurgeResponse:
     """Delete dead letters, redriven ones too. Return the counts, with the number of unexported ones."""
     result = purge_letters(
         context.dead,
@@ -148,18 +156,18 @@ def purge(request: DeadLetterPurge, context: AdminContext) -> dict[str, Any]:
         now=context.clock.now(),
         until=_compute_deadline(),
     )
-    return {
-        "dry_run": request.dry_run,
-        "examined": result.examined,
-        "purged": result.purged,
-        "unexported": result.unexported,
-        "in_progress": result.in_progress,
-        "next": result.next,
-        "warnings": _warn_if_nothing(request, context, is_nothing=not result.examined),
-    }
+    return PurgeResponse(
+        dry_run=request.dry_run,
+        examined=result.examined,
+        purged=result.purged,
+        unexported=result.unexported,
+        in_progress=result.in_progress,
+        next=result.next,
+        warnings=_warn_if_nothing(request, context, is_nothing=not result.examined),
+    )
 
 
-def export(request: DeadLetterExport, context: AdminContext) -> dict[str, Any]:
+def export(request: DeadLetterExport, context: AdminContext) -> ExportResponse:
     """Copy dead letters to the bucket that are not exported. Return the counts, with the number left.
 
     Raises:
@@ -170,73 +178,76 @@ def export(request: DeadLetterExport, context: AdminContext) -> dict[str, Any]:
     result = export_letters(
         context.dead, context.put, clock=context.clock, until=_compute_deadline(), limit=request.limit
     )
-    counts = {"exported": result.exported, "refused": result.refused, "failed": result.failed, "left": result.left}
-    return counts | {"last_error": result.last_error}
+    return ExportResponse(
+        exported=result.exported,
+        refused=result.refused,
+        failed=result.failed,
+        left=result.left,
+        last_error=result.last_error,
+    )
 
 
 def _compute_deadline() -> float:
     return time.monotonic() + CALL_TIMEOUT_SEC
 
 
-def _build_refusal(refusal: Refused) -> dict[str, Any]:
-    return {
-        "id": tasks.format_id(refusal.id.task),
-        "redrives": refusal.id.redrives,
-        "code": refusal.code,
-        "message": refusal.message,
-    }
+def _build_example(refusal: Refused) -> RefusalExample:
+    return RefusalExample(
+        id=tasks.format_id(refusal.id.task),
+        redrives=refusal.id.redrives,
+        code=refusal.code,
+        message=refusal.message,
+    )
 
 
-def _warn_if_nothing(request: SelectionRequest, context: AdminContext, *, is_nothing: bool) -> list[str]:
+def _warn_if_nothing(
+    request: DeadLetterList | SelectionRequest, context: AdminContext, *, is_nothing: bool
+) -> tuple[str, ...]:
     # Only for the first call: later calls may examine nothing although dead letters match.
-    return warn_no_match(request, context) if is_nothing and request.cursor is None else []
+    return warn_no_match(request, context) if is_nothing and request.cursor is None else ()
 
 
 MAX_OTHER_FAILURES: Final = 20
 """Maximum number of other failures of a task in an answer."""
 
 
-def list_groups(request: DeadLetterGroups, context: AdminContext) -> dict[str, Any]:
+def list_groups(request: DeadLetterGroups, context: AdminContext) -> GroupsResponse:
     """Return the largest groups of open dead letters, and the numbers of all groups and dead letters.
 
     ``sampled_newest`` is ``null``, or the number of dead letters that were counted, the newest: there are more.
     """
     now = context.clock.now()
     found = find_groups(context.dead, limit=request.limit, now=now, limits=context.group_limits)
-    return {
-        "groups": [format_group(group) for group in found.page],
-        "dead_letters": found.letters,
-        "total_groups": found.in_all,
-        "sampled_newest": found.sampled_newest,
-        "warnings": warn_no_executor(context) if not found.letters and found.sampled_newest is None else [],
-    }
+    return GroupsResponse(
+        groups=tuple(map(build_group, found.page)),
+        dead_letters=found.letters,
+        total_groups=found.in_all,
+        sampled_newest=found.sampled_newest,
+        warnings=warn_no_executor(context) if not found.letters and found.sampled_newest is None else (),
+    )
 
 
-def list_dead_letters(request: DeadLetterList, context: AdminContext) -> dict[str, Any]:
+def list_dead_letters(request: DeadLetterList, context: AdminContext) -> DeadLetterPage:
     """Return a page of dead letters, and the cursor of the next page."""
     page = queries.list_dead_letters(
         context.dead, build_filter(request), redriven=request.redriven, limit=request.limit, after=request.cursor
     )
     allowed = build_allowances(context)
-    letters = [format_listed_dead_letter(letter, allowed) for letter in page.letters]
-    is_nothing = not letters and request.cursor is None
-    return {
-        "dead_letters": letters,
-        "next": page.next,
-        "warnings": warn_no_match(request, context) if is_nothing else [],
-    }
+    letters = tuple(build_dead_letter(letter, allowed, is_listed=True) for letter in page.letters)
+    warnings = _warn_if_nothing(request, context, is_nothing=not letters)
+    return DeadLetterPage(dead_letters=letters, next=page.next, warnings=warnings)
 
 
-def show(request: DeadLetterShow, context: AdminContext) -> dict[str, Any]:
+def show(request: DeadLetterShow, context: AdminContext) -> DeadLetterResponse:
     """Return one dead letter of a task, and its other failures, the newest first."""
     task_id = find_dead_letter_id(request.id, context)
     letter = _find_letter(request, task_id, context)
     letters = queries.find_of_task(context.dead, task_id, limit=MAX_OTHER_FAILURES + 1)
     other_letters = [other_letter for other_letter in letters if other_letter.id != letter.id]
-    return {
-        "letter": format_dead_letter(letter, build_allowances(context)),
-        "other_failures": [format_other_failure(other_letter) for other_letter in other_letters[:MAX_OTHER_FAILURES]],
-    }
+    return DeadLetterResponse(
+        letter=build_dead_letter(letter, build_allowances(context)),
+        other_failures=tuple(map(build_other_failure, other_letters[:MAX_OTHER_FAILURES])),
+    )
 
 
 def _find_letter(request: DeadLetterShow, task_id: TaskId, context: AdminContext) -> DeadLetter:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tidemill.admin.context import AdminContext, collect_warnings, describe_unknown, warn_no_executor
 from tidemill.admin.requests import TaskCancel, TaskExplain, TaskList, TaskRetry, TaskShow
-from tidemill.admin.views import Allowances, build_allowances, format_listed_task, format_task
+from tidemill.admin.responses import (
+    AnyTask,
+    CancelResponse,
+    ExplanationResponse,
+    ExplanationView,
+    RetryResponse,
+    TaskPage,
+    TaskResponse,
+)
+from tidemill.admin.views import Allowances, build_allowances, build_task
 from tidemill.control import queues
 from tidemill.dead_letters import queries
 from tidemill.errors import InvalidRequestError, NotDelayedError, Problem, TaskNotFoundError, TidemillError
@@ -22,7 +30,7 @@ _MAX_ID_CHARACTERS = 200
 class NoTaskError(TaskNotFoundError):
     """There is no such task; the database may be the wrong one."""
 
-    def __init__(self, text: str, *, database: str, hints: list[str]) -> None:
+    def __init__(self, text: str, *, database: str, hints: Sequence[str]) -> None:
         super().__init__(text)
         self.args = ("; ".join([f"there is no task {truncate_text(text, _MAX_ID_CHARACTERS)} in {database}", *hints]),)
 
@@ -77,7 +85,7 @@ def _require_single(found: Sequence[TaskId]) -> TaskId:
     return found[0]
 
 
-def _explain_missing(text: str, context: AdminContext) -> list[str]:
+def _explain_missing(text: str, context: AdminContext) -> Sequence[str]:
     living = collect_warnings(lambda: _warn_if_alive(text, context), of="whether it is alive")
     return living or warn_no_executor(context)
 
@@ -90,7 +98,7 @@ def _filter_dead(candidates: tuple[TaskId, ...], context: AdminContext) -> list[
     return [task_id for task_id in candidates if queries.find_of_task(context.dead, task_id, limit=1)]
 
 
-def list_tasks(request: TaskList, context: AdminContext) -> dict[str, Any]:
+def list_tasks(request: TaskList, context: AdminContext) -> TaskPage:
     """Return a page of the living tasks, and the cursor of the next page."""
     page = tasks.list_tasks(
         context.tasks,
@@ -102,70 +110,81 @@ def list_tasks(request: TaskList, context: AdminContext) -> dict[str, Any]:
         limits=context.page_limits,
     )
     allowed = build_allowances(context)
-    found = [format_listed_task(task, allowed) for task in page.tasks]
-    return {"tasks": found, "next": page.next, "warnings": [] if found else _warn_no_match(request, context)}
+    listed = tuple(build_task(task, allowed, is_listed=True) for task in page.tasks)
+    return TaskPage(tasks=listed, next=page.next, warnings=() if listed else _warn_no_match(request, context))
 
 
-def show(request: TaskShow, context: AdminContext) -> dict[str, Any]:
+def show(request: TaskShow, context: AdminContext) -> TaskResponse:
     """Return one task, living or a dead letter."""
     task_id = find_task_id(request.id, context)
     living = tasks.get(context.tasks, task_id)
     task = living or context.queue.get(task_id)
-    return {"task": format_task(task, build_allowances(context), is_dead=living is None)}
+    return TaskResponse(task=build_task(task, build_allowances(context), is_dead=living is None))
 
 
-def explain(request: TaskExplain, context: AdminContext) -> dict[str, Any]:
+def explain(request: TaskExplain, context: AdminContext) -> ExplanationResponse:
     """Return the reasons why a task is not running."""
     task_id = find_task_id(request.id, context)
-    return {"explanation": context.queue.explain(task_id).document()}
+    explanation = context.queue.explain(task_id)
+    return ExplanationResponse(
+        explanation=ExplanationView(
+            task_id=tasks.format_id(explanation.task_id),
+            status=explanation.status,
+            is_dead_letter=explanation.is_dead_letter,
+            reasons=explanation.reasons,
+        )
+    )
 
 
-def retry(request: TaskRetry, context: AdminContext) -> dict[str, Any]:
+def retry(request: TaskRetry, context: AdminContext) -> RetryResponse:
     """Make a delayed task due now. Return the task, and whether its queue is paused, which delays the task further."""
     task_id = find_task_id(request.id, context)
     try:
         task = context.queue.retry_now(task_id)
     except NotDelayedError as error:
         raise NotDelayedError(tasks.format_id(task_id), error.status) from None
-    return {"task": _build_changed_document(task, context), **_check_pause(task, context)}
+    view = _build_changed_task(task, context)
+    paused, warnings = _check_pause(task, context)
+    return RetryResponse(task=view, queue_paused=paused, warnings=warnings)
 
 
-def cancel(request: TaskCancel, context: AdminContext) -> dict[str, Any]:
+def cancel(request: TaskCancel, context: AdminContext) -> CancelResponse:
     """Cancel a task, or ask it to stop. Return the task, its status before, and whether the task changed."""
     task_id = find_task_id(request.id, context)
     before = tasks.get(context.tasks, task_id)
     changed = tasks.cancel(context.tasks, task_id, now=context.clock.now(), force=request.force)
     task = changed or context.queue.get(task_id)
-    document = _build_changed_document(task, context, is_dead=changed is None and before is None)
-    return {"task": document, "was": _format_status(before or task), "changed": changed is not None}
+    view = _build_changed_task(task, context, is_dead=changed is None and before is None)
+    return CancelResponse(task=view, was=_format_status(before or task), changed=changed is not None)
 
 
-def _build_changed_document(task: Task | Malformed, context: AdminContext, *, is_dead: bool = False) -> dict[str, Any]:
+def _build_changed_task(task: Task | Malformed, context: AdminContext, *, is_dead: bool = False) -> AnyTask:
     """Return *task* even if nothing else can be read: the caller must learn about the change."""
     try:
-        return format_task(task, build_allowances(context), is_dead=is_dead)
+        return build_task(task, build_allowances(context), is_dead=is_dead)
     except TidemillError:
         unread = Allowances(directory=None, retry=context.retry, is_deployed=context.is_deployed)
-        return format_task(task, unread, is_dead=is_dead)
+        return build_task(task, unread, is_dead=is_dead)
 
 
-def _check_pause(task: Task | Malformed, context: AdminContext) -> dict[str, Any]:
+def _check_pause(task: Task | Malformed, context: AdminContext) -> tuple[bool | None, tuple[str, ...]]:
+    """Return whether the queue of *task* is paused, ``None`` if unknown, and warnings."""
     if isinstance(task, Malformed):
-        return {"queue_paused": None, "warnings": []}
+        return None, ()
     try:
         options = queues.load_options(context.db, task.queue)
     except TidemillError as error:
-        return {"queue_paused": None, "warnings": [describe_unknown("whether its queue is paused", error)]}
-    return {"queue_paused": options is not None and options.paused, "warnings": []}
+        return None, (describe_unknown("whether its queue is paused", error),)
+    return options is not None and options.paused, ()
 
 
-def _warn_no_match(request: TaskList, context: AdminContext) -> list[str]:
+def _warn_no_match(request: TaskList, context: AdminContext) -> tuple[str, ...]:
     if request.cursor is not None:
-        return []
-    return [
+        return ()
+    return (
         *collect_warnings(lambda: _warn_if_unknown_queue(request.queue, context), of="which queues there are"),
         *warn_no_executor(context),
-    ]
+    )
 
 
 def _warn_if_unknown_queue(queue: str | None, context: AdminContext) -> list[str]:

@@ -1,11 +1,25 @@
-"""Documents of an answer: tasks, dead letters and groups, without payloads, results and lease tokens."""
+"""Views of tasks, dead letters and groups for responses, without payloads, results and lease tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tidemill.admin.context import AdminContext
+from tidemill.admin.responses import (
+    AnyDeadLetter,
+    AnyTask,
+    AttemptView,
+    DeadLetterView,
+    ErrorView,
+    GroupRow,
+    LeaseView,
+    MalformedDeadLetterView,
+    MalformedView,
+    OtherFailure,
+    Sample,
+    TaskView,
+)
 from tidemill.control import task_types
 from tidemill.control.task_types import Directory
 from tidemill.dead_letters.documents import DeadLetter
@@ -13,9 +27,16 @@ from tidemill.dead_letters.groups import Group
 from tidemill.model import Attempt, Malformed, RetryPolicy, Task, TaskError
 from tidemill.policy.retry import resolve_policy
 from tidemill.store import tasks
-from tidemill.text import iso_timestamp
 
-_TIMES = ("due_at", "next_retry_at", "created_at", "updated_at", "finished_at", "expires_at", "cancel_requested_at")
+_TASK_FIELDS: Final = (
+    "name", "queue", "status", "lane", "priority", "attempts", "due_at", "next_retry_at", "created_at", "updated_at",
+    "finished_at", "expires_at", "cancel_requested_at", "reason", "archive_error", "crashes", "redrives", "source",
+    "correlation_id",
+)  # fmt: skip
+_MARK_FIELDS: Final = (
+    "fingerprint", "reason", "export_attempts", "export_error", "dead_lettered_at", "archived_at", "export_retry_at",
+    "redrive_started_at", "redriven_at",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,120 +66,86 @@ def build_allowances(context: AdminContext) -> Allowances:
     return Allowances(directory=context.directory, retry=context.retry, is_deployed=context.is_deployed)
 
 
-def format_task(task: Task | Malformed, allowances: Allowances, *, is_dead: bool) -> dict[str, Any]:
-    """Return the whole document of a task."""
-    has_result = {} if isinstance(task, Malformed) else {"has_result": task.result is not None}
-    log = {"attempt_log": [_build_log_line(line) for line in task.attempt_log]}
-    return format_listed_task(task, allowances, is_dead=is_dead) | has_result | log
-
-
-def format_listed_task(task: Task | Malformed, allowances: Allowances, *, is_dead: bool = False) -> dict[str, Any]:
-    """Return the document of a task in a list, which is read without results and logs."""
-    fields = {"malformed": task.problem} if isinstance(task, Malformed) else _build_fields(task) | allowances.of(task)
-    lease = task.lease
-    return {
-        "id": tasks.format_id(task.id),
-        "dead_letter": is_dead,
-        **fields,
-        "lease": None if lease is None else {"owner": lease.owner, "expires_at": iso_timestamp(lease.expires_at)},
-    }
-
-
 def _build_allowance(policy: RetryPolicy, *, is_certain: bool) -> dict[str, Any]:
     return {"attempts_allowed": policy.max_retries + 1, "attempts_allowed_assumed": not is_certain}
 
 
-def _build_fields(task: Task) -> dict[str, Any]:
-    error = task.error
-    return {
-        "name": task.name,
-        "queue": task.queue,
-        "status": task.status,
-        "lane": task.lane,
-        "priority": task.priority,
-        "attempts": task.attempts,
-        **{name: iso_timestamp(getattr(task, name)) for name in _TIMES},
-        "reason": task.reason,
-        "archive_error": task.archive_error,
-        "error": None
-        if error is None
-        else {"code": error.code, "message": error.message, "at": iso_timestamp(error.at)},
-        "crashes": task.crashes,
-        "redrives": task.redrives,
-        "source": task.source,
-        "correlation_id": task.correlation_id,
-    }
+def build_task(
+    task: Task | Malformed, allowances: Allowances, *, is_dead: bool = False, is_listed: bool = False
+) -> AnyTask:
+    """Return the view of a task. A listed task was read without its result and its execution log."""
+    fields = _copy_task(task, allowances, is_dead=is_dead, is_listed=is_listed)
+    return MalformedView(**fields) if isinstance(task, Malformed) else TaskView(**fields)
 
 
-def _build_log_line(line: Attempt) -> dict[str, Any]:
-    return {
-        "attempt": line.attempt,
-        "status": str(line.status),
-        "started_at": iso_timestamp(line.started_at),
-        "duration_ms": line.duration_ms,
-        "note": line.note,
-    }
+def build_dead_letter(letter: DeadLetter, allowances: Allowances, *, is_listed: bool = False) -> AnyDeadLetter:
+    """Return the view of a dead letter. A listed one was read without its task's result and execution log."""
+    task = letter.task
+    marks = {"redrives": letter.id.redrives} | {name: getattr(letter, name) for name in _MARK_FIELDS}
+    fields = _copy_task(task, allowances, is_dead=True, is_listed=is_listed) | marks
+    return MalformedDeadLetterView(**fields) if isinstance(task, Malformed) else DeadLetterView(**fields)
 
 
-_DEAD_LETTER_TIMES = ("dead_lettered_at", "archived_at", "export_retry_at", "redrive_started_at", "redriven_at")
+def build_other_failure(letter: DeadLetter) -> OtherFailure:
+    """Return the view of another failure of a task whose dead letter is shown."""
+    return OtherFailure(
+        redrives=letter.id.redrives,
+        dead_lettered_at=letter.dead_lettered_at,
+        reason=letter.reason,
+        fingerprint=letter.fingerprint,
+        error=_build_letter_error(letter),
+        redriven_at=letter.redriven_at,
+    )
 
 
-def format_dead_letter(letter: DeadLetter, allowances: Allowances) -> dict[str, Any]:
-    """Return the whole document of a dead letter."""
-    return format_task(letter.task, allowances, is_dead=True) | _build_marks(letter)
+def build_group(group: Group) -> GroupRow:
+    """Return the view of a group."""
+    return GroupRow(
+        fingerprint=group.fingerprint,
+        dead_letters=group.letters,
+        first_at=group.first_at,
+        last_at=group.last_at,
+        trend=group.trend,
+        sample=None if group.sample is None else _build_sample(group.sample),
+    )
 
 
-def format_listed_dead_letter(letter: DeadLetter, allowances: Allowances) -> dict[str, Any]:
-    """Return the document of a dead letter in a list."""
-    return format_listed_task(letter.task, allowances, is_dead=True) | _build_marks(letter)
+def _build_sample(letter: DeadLetter) -> Sample:
+    return Sample(
+        id=tasks.format_id(letter.id.task),
+        redrives=letter.id.redrives,
+        name=None if isinstance(letter.task, Malformed) else letter.task.name,
+        reason=letter.reason,
+        error=_build_letter_error(letter),
+    )
 
 
-def format_other_failure(letter: DeadLetter) -> dict[str, Any]:
-    """Return the document of another failure of a task whose dead letter is shown."""
-    return {
-        "redrives": letter.id.redrives,
-        "dead_lettered_at": iso_timestamp(letter.dead_lettered_at),
-        "reason": letter.reason,
-        "fingerprint": letter.fingerprint,
-        "error": _build_error(letter),
-        "redriven_at": iso_timestamp(letter.redriven_at),
-    }
+def _copy_task(task: Task | Malformed, allowances: Allowances, *, is_dead: bool, is_listed: bool) -> dict[str, Any]:
+    lease = None if task.lease is None else LeaseView(owner=task.lease.owner, expires_at=task.lease.expires_at)
+    fields: dict[str, Any] = {"id": tasks.format_id(task.id), "dead_letter": is_dead, "lease": lease}
+    if not is_listed:
+        fields["attempt_log"] = tuple(map(_build_attempt, task.attempt_log))
+    if isinstance(task, Malformed):
+        return fields | {"malformed": task.problem}
+    if not is_listed:
+        fields["has_result"] = task.result is not None
+    fields["error"] = _build_error(task.error)
+    return fields | {name: getattr(task, name) for name in _TASK_FIELDS} | allowances.of(task)
 
 
-def format_group(group: Group) -> dict[str, Any]:
-    """Return the document of a group."""
-    return {
-        "fingerprint": group.fingerprint,
-        "dead_letters": group.letters,
-        "first_at": iso_timestamp(group.first_at),
-        "last_at": iso_timestamp(group.last_at),
-        "trend": list(group.trend),
-        "sample": None if group.sample is None else _build_sample(group.sample),
-    }
+def _build_attempt(attempt: Attempt) -> AttemptView:
+    return AttemptView(
+        attempt=attempt.attempt,
+        status=str(attempt.status),  # anything, if it was edited by hand
+        started_at=attempt.started_at,
+        duration_ms=attempt.duration_ms,
+        note=attempt.note,
+    )
 
 
-def _build_sample(letter: DeadLetter) -> dict[str, Any]:
-    name = None if isinstance(letter.task, Malformed) else letter.task.name
-    return {
-        "id": tasks.format_id(letter.id.task),
-        "redrives": letter.id.redrives,
-        "name": name,
-        "reason": letter.reason,
-        "error": _build_error(letter),
-    }
+def _build_letter_error(letter: DeadLetter) -> ErrorView | None:
+    return None if isinstance(letter.task, Malformed) else _build_error(letter.task.error)
 
 
-def _build_marks(letter: DeadLetter) -> dict[str, Any]:
-    return {
-        "redrives": letter.id.redrives,
-        "fingerprint": letter.fingerprint,
-        "reason": letter.reason,
-        "export_attempts": letter.export_attempts,
-        "export_error": letter.export_error,
-        **{name: iso_timestamp(getattr(letter, name)) for name in _DEAD_LETTER_TIMES},
-    }
-
-
-def _build_error(letter: DeadLetter) -> dict[str, Any] | None:
-    error: TaskError | None = None if isinstance(letter.task, Malformed) else letter.task.error
-    return None if error is None else {"code": error.code, "message": error.message, "at": iso_timestamp(error.at)}
+def _build_error(error: TaskError | None) -> ErrorView | None:
+    return None if error is None else ErrorView(code=error.code, message=error.message, at=error.at)

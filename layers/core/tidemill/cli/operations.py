@@ -162,7 +162,9 @@ def call_operation(arguments: argparse.Namespace, event: Document) -> Document:
         TidemillError: The operation failed, in this process or in the function.
     """
     request = read_operation(event)
-    answer = operate(request, _connect()) if arguments.function is None else _invoke(arguments.function, event)
+    answer = (
+        operate(request, _connect()).document() if arguments.function is None else _invoke(arguments.function, event)
+    )
     for warning in answer.get("warnings", ()):
         warn(str(warning))
     return answer

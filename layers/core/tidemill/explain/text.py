@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from tidemill.control.fleet import FleetStatus, Permit
 from tidemill.model import Lane, Malformed, QueueOptions, Task, TaskId
@@ -41,15 +41,6 @@ class Explanation:
     status: str
     is_dead_letter: bool
     reasons: tuple[Reason, ...]
-
-    def document(self) -> dict[str, Any]:
-        """Return the explanation in plain JSON types."""
-        return {
-            "task_id": tasks.format_id(self.task_id),
-            "status": self.status,
-            "is_dead_letter": self.is_dead_letter,
-            "reasons": [{"code": reason.code, "message": reason.message} for reason in self.reasons],
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,9 @@ import pymongo
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from tidemill.admin.api import OPERATIONS, Refusal, build_refusal, operate, read_operation
+from tidemill.admin.api import OPERATIONS, Refusal, bound_answer, build_refusal, operate, read_operation
 from tidemill.admin.context import AdminContext
+from tidemill.admin.responses import ExportResponse
 from tidemill.aws import lambda_context
 from tidemill.aws import logging as aws_logging
 from tidemill.aws.metrics import counting
@@ -44,14 +45,15 @@ def lambda_handler(
     try:
         request = read_operation(event)
         with pymongo.timeout(EXPORT_BUDGET_SEC if request.op == "dlq.export" else request_budget_sec):
-            answer = operate(request, deployment().with_current_secret(_open_context))
+            response = operate(request, deployment().with_current_secret(_open_context))
+            answer = bound_answer(response.document())
     except TidemillError as error:
         return _answer_refusal(event, build_refusal(error))
     except Exception as error:  # noqa: BLE001 - an operator gets an answer, not a stack
         return _answer_unexpected(event, error)
-    if request.op == "dlq.export":
+    if isinstance(response, ExportResponse):
         with counting() as counts:
-            counts.count("failed_exports", answer["refused"] + answer["failed"])
+            counts.count("failed_exports", response.refused + response.failed)
     _log(event, outcome="done")
     return answer
 

@@ -27,7 +27,7 @@ def _asked(op: str, **fields: Any) -> Callable[[World], Any]:
     def ask(world: World) -> Any:
         context = AdminContext(db=world.db, clock=world.clock, retry=DEFAULT, is_deployed=True, put=world.shelf.put)
         about = {"id": str(world.kept["id"])} if "id" in world.kept else {}
-        return operate(read_operation({"op": op, **about, **fields}), context)
+        return operate(read_operation({"op": op, **about, **fields}), context).document()
 
     return ask
 
