@@ -24,11 +24,12 @@ from tidemill.testing import Mongod
 
 ALL = len(indexes.INDEXES)
 COMMAND = (sys.executable, "-m", "tidemill.cli")
-WITHOUT_RICH = (
-    sys.executable,
-    "-c",
-    "import sys; sys.modules['rich'] = None; from tidemill.cli import main; sys.exit(main())",
-)
+
+
+def without(package: str) -> tuple[str, ...]:
+    """The command where *package* is not installed."""
+    code = f"import sys; sys.modules['{package}'] = None; from tidemill.cli import main; sys.exit(main())"
+    return sys.executable, "-c", code
 
 
 def tidemill(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -126,7 +127,7 @@ def test_what_is_not_understood_is_answered_with_the_usage() -> None:
     refused = tidemill("idnexes")
 
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.startswith("usage: tidemill")
+    assert refused.stderr.startswith("Usage: tidemill")
 
 
 def test_an_argument_that_is_no_text_is_refused() -> None:
@@ -250,17 +251,19 @@ def test_an_interrupt_is_no_traceback() -> None:
     assert (waiting.returncode, out, err) == (130, b"", b"")
 
 
-@pytest.mark.parametrize("arguments", [("policy", "ls"), ("simulate", "retry-priority", "--json")])
-def test_without_rich_a_table_is_refused_with_what_to_install(arguments: tuple[str, ...]) -> None:
-    refused = run((*WITHOUT_RICH, *arguments), {})
+@pytest.mark.parametrize(
+    ("missing", "arguments"), [("rich", "policy ls"), ("rich", "simulate retry-priority --json"), ("click", "indexes")]
+)
+def test_without_a_package_it_says_what_to_install(missing: str, arguments: str) -> None:
+    refused = run((*without(missing), *arguments.split()), {})
 
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr == "tidemill: tables need the package rich: pip install rich\n"
+    assert refused.stderr == "tidemill: this command needs the packages click and rich: pip install 'tidemill[cli]'\n"
 
 
 def test_without_rich_indexes_and_queues_are_made(db: Database[Any], where: dict[str, str]) -> None:
-    made = run((*WITHOUT_RICH, "indexes"), where)
-    declared = run((*WITHOUT_RICH, "ops", "queue", "declare", "eu"), where)
+    made = run((*without("rich"), "indexes"), where)
+    declared = run((*without("rich"), "ops", "queue", "declare", "eu"), where)
 
     assert made.stdout == f"{ALL} indexes exist, 0 of them new\n"
     assert declared.stdout == f"queue eu of {db.name} is declared\n"

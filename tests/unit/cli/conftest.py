@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import pytest
@@ -63,6 +64,24 @@ class CommandLine:
         return said.err.removeprefix("tidemill: ").rstrip("\n")
 
 
+class Terminal(io.StringIO):
+    """What a terminal shows."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+class OnTerminal(CommandLine):
+    """Runs commands whose stdout is a terminal."""
+
+    def __call__(self, *arguments: str) -> Said:
+        with redirect_stdout(Terminal()) as terminal:
+            said = super().__call__(*arguments)
+        return replace(said, out=terminal.getvalue())
+
+
 Answer: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
@@ -95,6 +114,18 @@ def operator(tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch, mongod: Mon
     monkeypatch.setenv("MONGODB_URI", mongod.uri)
     monkeypatch.setenv("MONGODB_DATABASE", db.name)
     return tidemill
+
+
+@pytest.fixture
+def terminal(
+    operator: CommandLine,  # noqa: ARG001 - its environment
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> CommandLine:
+    """The command line on a terminal of 80 columns, without colours."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    return OnTerminal(capsys)
 
 
 @pytest.fixture

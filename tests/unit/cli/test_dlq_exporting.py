@@ -15,7 +15,7 @@ from pymongo.database import Database
 from tests.buried import bury, letter
 from tests.unit.cli.conftest import CommandLine
 from tidemill.bootstrap import deployment
-from tidemill.cli import dlq
+from tidemill.cli import dlq_paging
 from tidemill.clock import ServerClock
 from tidemill.dead_letters.export_format import ExportError, encode_object
 from tidemill.documents import decode
@@ -175,7 +175,7 @@ def test_an_export_that_is_interrupted_says_what_is_certain_and_what_may_be(
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(dlq, "call_operation", interrupted)
+    monkeypatch.setattr(dlq_paging, "call_operation", interrupted)
 
     said = operator("dlq", "export")
 

@@ -167,15 +167,15 @@ def test_where_nothing_matches_it_says_so(operator: CommandLine, db: Database[An
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "select dead letters: by ID, by --fingerprint"),
-        (("--dry-run",), "select dead letters"),
-        (("--limit", "5"), "select dead letters"),
+        ((), "say which dead letters: IDs, or --fingerprint"),
+        (("--dry-run",), "say which dead letters"),
+        (("--limit", "5"), "say which dead letters"),
         (("--all", "x"), "IDs, filters and --all exclude each other"),
         (("--all", "--name", "x"), "IDs, filters and --all exclude each other"),
         (("x", "--queue", "x"), "IDs, filters and --all exclude each other"),
         (("x", "y", "--redrives", "1"), "--redrives needs exactly one ID"),
         (("--all", "--redrives", "1"), "--redrives needs exactly one ID"),
-        (("--all", "--limit", "0"), "must be above 0"),
+        (("--all", "--limit", "0"), "must be a whole number from 1"),
         (("--all", "--limit", "-1"), "must be a whole number"),
     ],
 )
@@ -185,7 +185,7 @@ def test_what_does_not_say_which_is_answered_with_the_usage(
     said = tidemill("dlq", command, *arguments)
 
     assert (said.status, said.out) == (2, "")
-    assert said.err.startswith(f"usage: tidemill dlq {command}")
+    assert said.err.startswith(f"Usage: tidemill dlq {command}")
     assert words in said.err
 
 
@@ -194,7 +194,7 @@ def test_a_rate_that_is_none_is_answered_with_the_usage(tidemill: CommandLine, r
     said = tidemill("dlq", "redrive", "--all", "--rate", rate)
 
     assert said.status == 2
-    assert "argument --rate: must be a number from 0.001 to 1000000" in said.err
+    assert "--rate: must be a number from 0.001 to 1000000" in said.err
 
 
 # Watched
@@ -213,16 +213,3 @@ def test_on_a_terminal_a_bar_tells_how_far_it_is(
     assert "redriving" in terminal.getvalue()
     assert "5/5" in terminal.getvalue()
     assert tasks.count_documents({}) == 5
-
-
-def test_without_rich_there_is_no_bar(
-    operator: CommandLine, dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bury(dead, open_letters(died, 1))
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    for name in ("rich", "rich.console", "rich.progress"):
-        monkeypatch.setitem(sys.modules, name, None)
-
-    assert operator("dlq", "redrive", "--all", "--json").json["redriven"] == 1
-    assert isinstance(sys.stderr, Terminal)
-    assert sys.stderr.getvalue() == ""

@@ -202,7 +202,7 @@ def test_a_function_may_be_named_before_the_topic(operator: CommandLine, platfor
 
 
 def test_with_a_function_no_database_is_needed_here(tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = {"queues": [], "database": "theirs", "now": "2031-07-01T09:00:00.000Z"}
+    answer: dict[str, Any] = {"queues": [], "next": None, "database": "theirs", "now": "2031-07-01T09:00:00.000Z"}
     monkeypatch.setattr(launcher, "operator_client", lambda *_: Platform(json.dumps(answer).encode()))
 
     assert tidemill.done("ops", "queue", "ls", "--json", "--function", NAME).json == answer
@@ -220,11 +220,17 @@ def test_what_is_no_name_of_a_function_is_answered_with_the_usage(tidemill: Comm
     said = tidemill("ops", "queue", "ls", "--function", name)
 
     assert (said.status, said.out) == (2, "")
-    assert "argument --function: must be the name or the ARN of a function" in said.err
+    assert "--function: must be the name or the ARN of a function" in said.err
 
 
 def test_an_answer_that_was_cut_is_called_so(tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = {"queues": [], "truncated": True, "database": "theirs", "now": "2031-07-01T09:00:00.000Z"}
+    answer: dict[str, Any] = {
+        "queues": [],
+        "next": None,
+        "truncated": True,
+        "database": "theirs",
+        "now": "2031-07-01T09:00:00.000Z",
+    }
     monkeypatch.setattr(launcher, "operator_client", lambda *_: Platform(json.dumps(answer).encode()))
 
     said = tidemill("ops", "queue", "ls", "--function", NAME)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.conftest import CommandLine
-from tidemill.cli import tasks
+from tidemill.cli import commands
 
 
 class HalfMade:
@@ -22,7 +22,7 @@ def test_what_was_half_made_says_nothing(tidemill: CommandLine, monkeypatch: pyt
         made = HalfMade()
         raise KeyboardInterrupt(made is None)
 
-    monkeypatch.setattr(tasks, "add_to", interrupted)
+    monkeypatch.setattr(commands, "run_command", interrupted)
 
     said = tidemill("ops", "queue", "ls")
 

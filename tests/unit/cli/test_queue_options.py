@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from tidemill.admin.api import read_operation
-from tidemill.cli.queues import build_options, describe_options, describe_own_options, name_options_in_errors
+from tidemill.cli.queues import build_changes, describe_options, describe_own_options, name_options_in_errors
 from tidemill.errors import InvalidRequestError
 from tidemill.model import Adaptive, Budget, Pressure, QueueOptions
 
-NOTHING = asdict(QueueOptions())
-ALL = asdict(
-    QueueOptions(
-        paused=True,
-        selection="oldest_first",
-        retry_share=0.5,
-        max_in_flight_retries=7,
-        pressure=Pressure(adaptive=Adaptive(scale=3, max_sec=9), budget=Budget(per_minute=4, factor=5)),
-    )
+NOTHING = QueueOptions()
+ALL = QueueOptions(
+    paused=True,
+    selection="oldest_first",
+    retry_share=0.5,
+    max_in_flight_retries=7,
+    pressure=Pressure(adaptive=Adaptive(scale=3, max_sec=9), budget=Budget(per_minute=4, factor=5)),
 )
 
 
@@ -36,14 +33,14 @@ ALL = asdict(
         ({"max_in_flight_retries": "none"}, {"max_in_flight_retries": None}),
         ({"adaptive": "on"}, {"adaptive": {}}),
         ({"adaptive": "off"}, {"adaptive": None}),
-        ({"adaptive.scale": 5}, {"adaptive": {"scale": 5}}),
-        ({"adaptive": "on", "adaptive.max_sec": 9.5}, {"adaptive": {"max_sec": 9.5}}),
-        ({"budget": "on", "budget.factor": 3.0}, {"budget": {"factor": 3.0}}),
+        ({"adaptive_scale": 5}, {"adaptive": {"scale": 5}}),
+        ({"adaptive": "on", "adaptive_max_sec": 9.5}, {"adaptive": {"max_sec": 9.5}}),
+        ({"budget": "on", "budget_factor": 3.0}, {"budget": {"factor": 3.0}}),
         ({"budget": "off"}, {"budget": None}),
     ],
 )
 def test_what_is_given_becomes_the_fields_of_an_operation(given: dict[str, Any], fields: dict[str, Any]) -> None:
-    assert build_options(given) == fields
+    assert build_changes(given) == fields
 
 
 @pytest.mark.parametrize(
@@ -52,16 +49,16 @@ def test_what_is_given_becomes_the_fields_of_an_operation(given: dict[str, Any],
         ({"retry_share": 2.0}, "--retry-share: must be a number from 0 to 1"),
         ({"retry_share": float("nan")}, "--retry-share: must be a number from 0 to 1"),
         ({"max_in_flight_retries": 0}, "--max-in-flight-retries: must be a whole number from 1 to 1000000"),
-        ({"adaptive.scale": 0}, "--adaptive-scale: must be a whole number from 1 to 1000000"),
-        ({"adaptive.max_sec": -1.0}, "--adaptive-cap: must be a number above 0, up to 7 days"),
-        ({"budget.per_minute": 0}, "--budget-per-minute: must be a whole number from 1 to 1000000"),
-        ({"budget.factor": 0.5}, "--budget-factor: must be a number from 1 to 1000"),
-        ({"budget": "off", "budget.factor": 2.0}, "--budget: off does not go with numbers"),
+        ({"adaptive_scale": 0}, "--adaptive-scale: must be a whole number from 1 to 1000000"),
+        ({"adaptive_max_sec": -1.0}, "--adaptive-cap: must be a number above 0, up to 7 days"),
+        ({"budget_per_minute": 0}, "--budget-per-minute: must be a whole number from 1 to 1000000"),
+        ({"budget_factor": 0.5}, "--budget-factor: must be a number from 1 to 1000"),
+        ({"budget": "off", "budget_factor": 2.0}, "--budget: off does not go with numbers"),
     ],
 )
 def test_what_is_not_allowed_is_named_by_its_option(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidRequestError) as refused, name_options_in_errors():
-        read_operation({"op": "queue.set", "queue": "eu", **build_options(given)})
+        read_operation({"op": "queue.set", "queue": "eu", **build_changes(given)})
 
     assert str(refused.value) == sentence
 
@@ -78,7 +75,7 @@ def test_only_choices_are_put_into_words() -> None:
 
 
 def test_a_share_of_nothing_is_a_choice() -> None:
-    assert describe_own_options(asdict(QueueOptions(retry_share=0))) == {"retry share": "0"}
+    assert describe_own_options(QueueOptions(retry_share=0)) == {"retry share": "0"}
 
 
 def test_in_words_the_rest_is_left_to_the_deployment_or_off() -> None:

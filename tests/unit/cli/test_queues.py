@@ -201,15 +201,15 @@ def test_a_value_out_of_range_changes_nothing(
     ("options", "sentence"),
     [
         ((), "nothing to change: give at least one option"),
-        (("--retry-share", "half"), "argument --retry-share: must be a number or the word deployment"),
+        (("--retry-share", "half"), "--retry-share: must be a number or the word deployment"),
         (
             ("--max-in-flight-retries", "1.5"),
-            "argument --max-in-flight-retries: must be a whole number or the word none",
+            "--max-in-flight-retries: must be a whole number or the word none",
         ),
-        (("--selection", "random"), "argument --selection: invalid choice"),
-        (("--adaptive", "yes"), "argument --adaptive: invalid choice"),
-        (("--budget-per-minute", "many"), "argument --budget-per-minute: invalid int value"),
-        (("--retry", "0.5"), "unrecognized arguments"),
+        (("--selection", "random"), "--selection: 'random' is not one of"),
+        (("--adaptive", "yes"), "--adaptive: 'yes' is not one of"),
+        (("--budget-per-minute", "many"), "--budget-per-minute: 'many' is not a valid integer"),
+        (("--retry", "0.5"), "there is no option --retry"),
     ],
 )
 def test_what_set_does_not_understand_is_answered_with_the_usage(
@@ -218,7 +218,7 @@ def test_what_set_does_not_understand_is_answered_with_the_usage(
     said = operator("ops", "queue", "set", "default", *options)
 
     assert (said.status, said.out) == (2, "")
-    assert said.err.startswith("usage: tidemill")
+    assert said.err.startswith("Usage: tidemill")
     assert sentence in said.err
 
 

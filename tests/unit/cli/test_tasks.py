@@ -11,6 +11,7 @@ from pymongo.database import Database
 from tests.builders import MINUTE, add, claim_one, document
 from tests.conftest import T0
 from tests.unit.cli.conftest import CommandLine, Said
+from tidemill.admin.responses import AttemptView
 from tidemill.cli.task_view import count_missing_attempts
 from tidemill.client import Queue
 from tidemill.store.connection import Tasks
@@ -259,7 +260,9 @@ def test_a_log_that_was_edited_by_hand_is_shown_as_far_as_it_makes_sense(
     ],
 )
 def test_gaps_are_counted(attempts: list[int], missing: list[int]) -> None:
-    assert [count for count, _ in count_missing_attempts([{"attempt": number} for number in attempts])] == missing
+    log = [AttemptView(attempt=number, status="failed", started_at=T0, duration_ms=1, note="") for number in attempts]
+
+    assert [count for count, _ in count_missing_attempts(log)] == missing
 
 
 def test_as_json_times_have_a_zone_and_the_token_stays_out(operator: CommandLine, tasks: Tasks, now: datetime) -> None:

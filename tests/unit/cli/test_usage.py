@@ -42,7 +42,7 @@ def test_what_is_not_understood_is_answered_with_the_usage(tidemill: CommandLine
     said = tidemill(*arguments)
 
     assert (said.status, said.out) == (2, "")
-    assert said.err.startswith("usage: tidemill")
+    assert said.err.startswith("Usage: tidemill")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_is_not_understood_is_answered_with_the_usage(tidemill: CommandLine
     ],
 )
 def test_help_is_given_without_a_database(tidemill: CommandLine, arguments: tuple[str, ...]) -> None:
-    assert tidemill.done(*arguments, "--help").out.startswith("usage: tidemill")
+    assert tidemill.done(*arguments, "--help").out.startswith("Usage: tidemill")
 
 
 @pytest.mark.parametrize(

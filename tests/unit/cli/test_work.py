@@ -17,18 +17,18 @@ from tidemill.executor.report import Report
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--queue", "e u"), "argument --queue: use up to 63 letters, digits, _ . and -"),
-        (("--queue", ""), "argument --queue: use up to 63 letters, digits, _ . and -"),
-        (("--lane", "slow"), "argument --lane: invalid choice: 'slow' (choose from 'fresh', 'retry')"),
-        (("--selection", "newest_first"), "argument --selection: invalid choice: 'newest_first'"),
-        (("--concurrency", "0"), "argument --concurrency: must be a whole number from 1 to 256"),
-        (("--concurrency", "257"), "argument --concurrency: must be a whole number from 1 to 256"),
-        (("--concurrency", "1e2"), "argument --concurrency: must be a whole number from 1 to 256"),
-        (("--tasks", ""), "argument --tasks: must be the name of a Python package"),
-        (("--tasks", "./tasks"), "argument --tasks: must be the name of a Python package"),
-        (("--batch-size", "many"), "argument --batch-size: must be a whole number from 1 to 1000"),
-        (("--until",), "unrecognized arguments: --until"),
-        (("now",), "unrecognized arguments: now"),
+        (("--queue", "e u"), "--queue: use up to 63 letters, digits, _ . and -"),
+        (("--queue", ""), "--queue: use up to 63 letters, digits, _ . and -"),
+        (("--lane", "slow"), "--lane: 'slow' is not one of 'fresh', 'retry'"),
+        (("--selection", "newest_first"), "--selection: 'newest_first' is not one of"),
+        (("--concurrency", "0"), "--concurrency: must be a whole number from 1 to 256"),
+        (("--concurrency", "257"), "--concurrency: must be a whole number from 1 to 256"),
+        (("--concurrency", "1e2"), "--concurrency: must be a whole number from 1 to 256"),
+        (("--tasks", ""), "--tasks: must be the name of a Python package"),
+        (("--tasks", "./tasks"), "--tasks: must be the name of a Python package"),
+        (("--batch-size", "many"), "--batch-size: must be a whole number from 1 to 1000"),
+        (("--until",), "there is no option --until, did you mean --until-empty?"),
+        (("now",), "got unexpected extra argument (now)"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_with_what_can(
@@ -37,12 +37,12 @@ def test_an_option_that_cannot_be_is_refused_with_what_can(
     said = tidemill("work", *arguments)
 
     assert (said.status, said.out) == (2, "")
-    assert said.err.startswith("usage: tidemill")
+    assert said.err.startswith("Usage: tidemill")
     assert complaint in said.err
 
 
 def test_help_is_given_without_a_database(tidemill: CommandLine) -> None:
-    assert tidemill.done("work", "--help").out.startswith("usage: tidemill work")
+    assert tidemill.done("work", "--help").out.startswith("Usage: tidemill work")
 
 
 def test_without_an_address_the_variable_is_named(tidemill: CommandLine) -> None:

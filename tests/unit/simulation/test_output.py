@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from contextlib import redirect_stdout
 from functools import cache
@@ -11,17 +10,14 @@ from typing import Any
 
 import pytest
 
-from tidemill.cli.simulate import add_to
+from tidemill.cli import main
 
 SIMULATIONS = ["retry-priority", "starvation"]
 
 
 def printed(*arguments: str) -> str:
-    parser = argparse.ArgumentParser()
-    add_to(parser.add_subparsers())
-    chosen = parser.parse_args(["simulate", *arguments])
     with redirect_stdout(StringIO()) as out:
-        chosen.command(chosen)
+        assert main(["simulate", *arguments]) == 0
     return out.getvalue()
 
 

@@ -25,10 +25,7 @@ _LAST_FIELDS: Final = ("next", "warnings", "database", "now", "truncated")
 
 
 class View(BaseModel):
-    """Part of a response. Fields that are not given are absent in JSON.
-
-    Unknown fields are ignored: the operate function may be newer than the command line.
-    """
+    """Part of a response. Fields not given are absent in JSON; unknown ones, of a newer function, are ignored."""
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
@@ -59,10 +56,17 @@ class Page(Response):
 
     next: str | None
 
+    @property
+    def row_count(self) -> int:
+        """Number of rows."""
+        return sum(len(value) for name, value in self if isinstance(value, tuple) and name != "warnings")
+
     def merge(self, later: Self) -> Self:
-        """Return both parts as one: rows joined, numbers summed up, everything else as in *later*."""
-        fields = type(self).model_fields.keys() - Response.model_fields
+        """Return both parts as one: rows joined, numbers summed up, everything else and what is left as in *later*."""
+        fields = later.model_fields_set - Response.model_fields.keys() - {"left"}
         merged = {name: _merge(getattr(self, name), getattr(later, name)) for name in fields}
+        if "examples" in merged:
+            merged["examples"] = merged["examples"][:MAX_EXAMPLES]
         return later.model_copy(update=merged | ({"truncated": True} if self.truncated else {}))
 
 
@@ -372,11 +376,6 @@ class RedriveResponse(Page):
     unregistered: dict[str, int]
     examples: tuple[RefusalExample, ...]
 
-    def merge(self, later: Self) -> Self:
-        """Return both responses as one, with at most `MAX_EXAMPLES` examples."""
-        merged = super().merge(later)
-        return merged.model_copy(update={"examples": merged.examples[:MAX_EXAMPLES]})
-
 
 class PurgeResponse(Page):
     """Response of ``dlq.purge``: counts. ``in_progress`` dead letters are being redriven and were kept."""
@@ -388,8 +387,10 @@ class PurgeResponse(Page):
     in_progress: int
 
 
-class ExportResponse(Response):
-    """Response of ``dlq.export``: counts of this call, and the number of dead letters left."""
+class ExportResponse(Page):
+    """Response of ``dlq.export``: counts of this call, and the number of dead letters left. It has no cursor."""
+
+    next: None = None
 
     exported: int
     refused: int

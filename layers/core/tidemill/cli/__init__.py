@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from tidemill.cli import dlq, operations, output, policies, signals, tasks, work
+from tidemill.cli import output
 from tidemill.errors import TidemillError
 
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 """Exit statuses that a shell reports for a process ended by SIGINT or SIGPIPE."""
+
+_PACKAGES: Final = ("click", "rich")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -22,7 +23,7 @@ def main(words: Sequence[str] | None = None) -> int:
     130: interrupted. 141: the reader of stdout closed the pipe.
     """
     try:
-        return _report_failure(words)
+        return _report_failure(sys.argv[1:] if words is None else words)
     except BrokenPipeError:
         output.close_stdout()
         return PIPE_CLOSED
@@ -41,62 +42,18 @@ def _drop_frames(error: BaseException | None) -> None:
         sys.unraisablehook = hook
 
 
-def _report_failure(words: Sequence[str] | None) -> int:
+def _report_failure(words: Sequence[str]) -> int:
     try:
-        status = _dispatch(words)
+        from tidemill.cli.commands import run_command  # noqa: PLC0415 - it needs click, which may be missing
+
+        status = run_command(words)
         output.flush()
     except TidemillError as error:
-        signals.warn(str(error))
+        output.warn(str(error))
+        return 1
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _PACKAGES:
+            raise
+        output.warn(f"this command needs the packages {' and '.join(_PACKAGES)}: pip install 'tidemill[cli]'")
         return 1
     return status
-
-
-def _dispatch(words: Sequence[str] | None) -> int:
-    try:
-        arguments = _parse(sys.argv[1:] if words is None else words)
-        command: Callable[[argparse.Namespace], None] = arguments.command
-        command(arguments)
-    except SystemExit as error:  # argparse has printed its message
-        return int(error.code or 0)
-    return 0
-
-
-def _parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = _build_parser()
-    try:
-        "".join(words).encode()
-    except UnicodeEncodeError:
-        parser.error("the arguments must be UTF-8")
-    return parser.parse_args(words)
-
-
-def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tidemill",
-        description="Operate a Tidemill queue. MONGODB_URI, MONGODB_DATABASE and TIDEMILL_PREFIX name its collections.",
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    tasks.add_to(commands)
-    dlq.add_to(commands)
-    policies.add_to(commands)
-    _add_simulate_to(commands)
-    work.add_to(commands)
-    operations.add_to(commands)
-    return parser
-
-
-def _add_simulate_to(commands: output.Commands) -> None:
-    try:
-        from tidemill.cli import simulate  # noqa: PLC0415 - it cannot be imported without the extra `cli`
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "rich":
-            raise
-        parser = commands.add_parser("simulate", help=f"needs the package rich: {output.INSTALL}", add_help=False)
-        parser.add_argument("rest", nargs=argparse.REMAINDER)
-        parser.set_defaults(command=_refuse_without_rich)
-    else:
-        simulate.add_to(commands)
-
-
-def _refuse_without_rich(_: argparse.Namespace) -> None:
-    raise output.MissingExtraError

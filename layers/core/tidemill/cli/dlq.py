@@ -5,43 +5,55 @@ All but ``restore`` work on a MongoDB URI or through the operate function.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any, Final
+
+import click
 
 from tidemill.admin.requests import MAX_DEAD_LETTERS, MAX_LIMIT, MAX_PER_SEC, MIN_PER_SEC
+from tidemill.admin.responses import (
+    DeadLetterPage,
+    DeadLetterResponse,
+    ExportResponse,
+    GroupsResponse,
+    PurgeResponse,
+    RedriveResponse,
+)
 from tidemill.cli import dlq_view, task_view
+from tidemill.cli.commands import Group, add_action, build_function_option, is_json_wanted, parse_whole, read_function
 from tidemill.cli.dlq_paging import (
     ID_HELP,
-    Answers,
-    add_filters_to,
-    add_selection_to,
-    build_selections,
+    ChangeT,
+    Selection,
+    Total,
+    add_filters,
+    add_selection,
     fall_back_to_stderr,
     hint_to_continue,
     is_stderr_terminal,
-    parse_count,
     read_filters,
+    read_selection,
     report_partial_result,
     run_pages,
     show_progress,
 )
 from tidemill.cli.operations import (
-    Document,
-    add_action,
-    add_function_to,
-    add_limit_to,
+    Event,
+    add_paging,
     call_operation,
     call_pages,
     open_database,
+    print_continuation,
     print_json_if_asked,
 )
-from tidemill.cli.output import Commands, format_facts, print_text
-from tidemill.cli.signals import warn
+from tidemill.cli.output import format_facts, print_json, print_stderr, print_text, warn
 from tidemill.clock import ServerClock
+from tidemill.dead_letters.documents import MAX_REDRIVES
 from tidemill.dead_letters.export_format import restore
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import TidemillError
@@ -66,268 +78,252 @@ class NotRedrivenError(TidemillError):
     """Selected dead letters are left that were not redriven."""
 
 
-def add_to(commands: Commands) -> None:
-    """Add ``dlq`` with its sub-commands."""
-    dlq = commands.add_parser(
-        "dlq", help="list, show, redrive, purge, export and restore dead letters", allow_abbrev=False
-    )
-    add_function_to(dlq, default=None)
-    actions = dlq.add_subparsers(required=True, metavar="ACTION")
-    _add_list_to(actions)
-    _add_redrive_to(actions)
-    _add_purge_to(actions)
-    _add_export_to(actions)
+dlq: Final = Group(
+    "dlq",
+    help="List, show, redrive, purge, export and restore dead letters.",
+    params=[build_function_option()],
+)
 
 
-def _add_list_to(actions: Commands) -> None:
-    """Add ``ls`` and ``show``."""
-    parser = add_action(actions, "ls", "list groups of dead letters by their reason, or single dead letters")
-    add_filters_to(parser)
-    parser.add_argument("--redriven", action="store_true", help="list redriven dead letters instead of open ones")
-    parser.add_argument("--items", action="store_true", help="list single dead letters; implied by any filter")
-    add_limit_to(parser)
-    parser.set_defaults(command=_list)
-    parser = add_action(actions, "show", "show a dead letter, its attempts, and the other dead letters of its task")
-    parser.add_argument("id", metavar="ID", help=ID_HELP)
-    parser.add_argument(
-        "--redrives", type=parse_count, metavar="N", help="dead letter after N redrives; default: the newest"
-    )
-    parser.set_defaults(command=_show)
+@add_action(
+    dlq,
+    "ls",
+    "List groups of dead letters by their reason, or single dead letters.",
+    example="tidemill dlq ls --name charge --since 6h",
+)
+@add_filters
+@click.option("--redriven", is_flag=True, help="List redriven dead letters instead of open ones.")
+@click.option("--items", is_flag=True, help="List single dead letters; implied by any filter.")
+@add_paging
+def _list(*, redriven: bool, items: bool, limit: int, cursor: str | None, **filters: str | datetime | None) -> None:
+    given = read_filters(filters)
+    if not (given or items or redriven or cursor is not None):
+        _list_groups(limit)
+        return
+    page = call_pages({"op": "dlq.list", "redriven": redriven, **given}, DeadLetterPage, limit=limit, cursor=cursor)
+    if print_json_if_asked(page):
+        return
+    if page.dead_letters:
+        print_text(dlq_view.format_dead_letters(page))
+    elif page.next is None:
+        print_text(f"no {'redriven' if redriven else 'open'} dead letter matches in {page.database}")
+    print_continuation(page, ids=[dead_letter.id for dead_letter in page.dead_letters])
 
 
-def _add_redrive_to(actions: Commands) -> None:
-    """Add ``redrive``."""
-    parser = add_action(actions, "redrive", "run dead letters again from the beginning, oldest first")
-    add_selection_to(parser)
-    parser.add_argument(
-        "--rate", type=_parse_rate, metavar="N", help="make N tasks due per second, instead of all at once"
-    )
-    parser.add_argument("--drop-expiry", action="store_true", help="also start tasks after their expiry time")
-    parser.set_defaults(command=partial(_redrive, refuse=parser.error))
+def _list_groups(limit: int) -> None:
+    response = call_operation({"op": "dlq.groups", "limit": min(limit, MAX_LIMIT)}, GroupsResponse)
+    if print_json_if_asked(response):
+        return
+    if response.groups:
+        print_text(f"{dlq_view.format_groups(response)}\n\n{dlq_view.format_total(response)}")
+        return
+    newest = response.sampled_newest
+    among = "in" if newest is None else f"among the newest {newest} dead letters of"
+    print_text(f"there are no open dead letters {among} {response.database}")
 
 
-def _add_purge_to(actions: Commands) -> None:
-    """Add ``purge``."""
-    parser = add_action(actions, "purge", "destroy dead letters, including redriven ones")
-    add_selection_to(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    parser.set_defaults(command=partial(_purge, refuse=parser.error))
-
-
-def _add_export_to(actions: Commands) -> None:
-    """Add ``export`` and ``restore``."""
-    parser = add_action(actions, "export", "copy dead letters that are not exported yet to the bucket, as archive does")
-    parser.set_defaults(command=_export)
-    parser = add_action(actions, "restore", "restore exported dead letters from files, on MONGODB_URI only")
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="an unchanged object of the bucket")
-    parser.set_defaults(command=_restore)
+@add_action(
+    dlq,
+    "show",
+    f"Show a dead letter, its attempts, and the other dead letters of its task.{ID_HELP}",
+    example=f"tidemill dlq show {'65f0c1a2' * 3}",
+)
+@click.argument("task_id", metavar="ID")
+@click.option(
+    "--redrives",
+    type=parse_whole(0, MAX_REDRIVES),
+    metavar="N",
+    help="Dead letter after N redrives. Default: the newest.",
+)
+def _show(*, task_id: str, redrives: int | None) -> None:
+    number = {} if redrives is None else {"redrives": redrives}
+    response = call_operation({"op": "dlq.show", "id": task_id, **number}, DeadLetterResponse)
+    if print_json_if_asked(response):
+        return
+    log = response.letter.attempt_log
+    print_text(format_facts(dlq_view.describe_dead_letter(response)))
+    print_text(f"\n{task_view.format_log(log)}" if log else "\nno attempt is logged")
+    if response.other_failures:
+        print_text(f"\nother dead letters of the task:\n\n{dlq_view.format_other_dead_letters(response)}")
 
 
 def _parse_rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not MIN_PER_SEC <= rate <= MAX_PER_SEC:
-        raise argparse.ArgumentTypeError(f"must be a number from {MIN_PER_SEC:g} to {MAX_PER_SEC:.0f}")
-    return rate
+    with suppress(ValueError):
+        if MIN_PER_SEC <= float(text) <= MAX_PER_SEC:
+            return float(text)
+    raise click.BadParameter(f"must be a number from {MIN_PER_SEC:g} to {MAX_PER_SEC:.0f}")
 
 
-def _list(arguments: argparse.Namespace) -> None:
-    if read_filters(arguments) or arguments.items or arguments.redriven or arguments.cursor is not None:
-        _list_dead_letters(arguments)
+@add_action(
+    dlq,
+    "redrive",
+    f"Run dead letters again from the beginning, oldest first.{ID_HELP}",
+    example="tidemill dlq redrive --name charge --dry-run",
+)
+@add_selection
+@click.option("--rate", type=_parse_rate, metavar="N", help="Make N tasks due per second, instead of all at once.")
+@click.option("--drop-expiry", is_flag=True, help="Also start tasks after their expiry time.")
+def _redrive(*, rate: float | None, drop_expiry: bool, **options: Any) -> None:  # noqa: ANN401 - of read_selection
+    selection = read_selection(**options)
+    per_sec = {} if rate is None else {"per_sec": rate}
+    events = selection.build_events("dlq.redrive", drop_expiry=drop_expiry, **per_sec)
+    total = Total(RedriveResponse, lambda response: response.redriven)
+    if selection.is_dry_run:
+        _run_dry(events, total, selection)
     else:
-        _list_groups(arguments)
-
-
-def _list_groups(arguments: argparse.Namespace) -> None:
-    answer = call_operation(arguments, {"op": "dlq.groups", "limit": min(arguments.limit, MAX_LIMIT)})
-    if print_json_if_asked(arguments, answer):
-        return
-    newest = answer["sampled_newest"]
-    among = "in" if newest is None else f"among the newest {newest} dead letters of"
-    if not answer["groups"]:
-        print_text(f"there are no open dead letters {among} {answer['database']}")
-        return
-    print_text(dlq_view.format_groups(answer))
-    print_text(f"\n{dlq_view.format_total(answer)}")
-
-
-def _list_dead_letters(arguments: argparse.Namespace) -> None:
-    event = {"op": "dlq.list", "redriven": arguments.redriven, **read_filters(arguments)}
-    answer = call_pages(arguments, event, "dead_letters")
-    if print_json_if_asked(arguments, answer):
-        return
-    cursor = answer["next"]
-    if answer["dead_letters"]:
-        print_text(dlq_view.format_dead_letters(answer))
-        if dlq_view.has_cut_id(answer):
-            print_text("\nlong ids are cut: --json prints whole ids")
-    elif cursor is None:
-        kind = "redriven" if arguments.redriven else "open"
-        print_text(f"no {kind} dead letter matches in {answer['database']}")
-    if cursor is not None:
-        state = "there are more" if answer["dead_letters"] else "no match so far"
-        print_text(f"\n{state}: continue with the same options and --cursor {cursor}")
-
-
-def _show(arguments: argparse.Namespace) -> None:
-    number = {} if arguments.redrives is None else {"redrives": arguments.redrives}
-    answer = call_operation(arguments, {"op": "dlq.show", "id": arguments.id, **number})
-    if print_json_if_asked(arguments, answer):
-        return
-    log = answer["letter"]["attempt_log"]
-    print_text(format_facts(dlq_view.describe_dead_letter(answer)))
-    print_text(f"\n{task_view.format_log(log)}" if log else "\nno attempt is logged")
-    if answer["other_failures"]:
-        print_text(f"\nother dead letters of the task:\n\n{dlq_view.format_other_dead_letters(answer)}")
-
-
-def _redrive(arguments: argparse.Namespace, *, refuse: Callable[[str], object]) -> None:
-    options: Document = {"op": "dlq.redrive", "drop_expiry": arguments.drop_expiry}
-    if arguments.rate is not None:
-        options["per_sec"] = arguments.rate
-    events = [options | selection for selection in build_selections(arguments, refuse=refuse)]
-    answers = (
-        _run_dry(arguments, events, count_field="redriven") if arguments.dry_run else _run_redrives(arguments, events)
-    )
-    summary = partial(dlq_view.describe_redrive, answers.document, rate=arguments.rate, is_dry_run=arguments.dry_run)
-    with fall_back_to_stderr(lambda: () if arguments.dry_run else summary()):
-        if not arguments.json:
-            print_text("\n".join(summary()))
-        elif answers.document:
-            print_json_if_asked(arguments, answers.document)
-    left = sum(answers.document.get("refused", {}).values()) + answers.failed
-    if left and not arguments.dry_run:
+        _run_redrives(events, total, selection, rate=rate)
+    describe = partial(dlq_view.describe_redrive, total.response, rate=rate, is_dry_run=selection.is_dry_run)
+    with fall_back_to_stderr(lambda: () if selection.is_dry_run else describe()):
+        _print_total(total, describe)
+    left = total.failed + (0 if total.response is None else sum(total.response.refused.values()))
+    if left and not selection.is_dry_run:
         raise NotRedrivenError(f"{left} of the selected dead letters could not be redriven")
 
 
-def _run_dry(arguments: argparse.Namespace, events: list[Document], *, count_field: str) -> Answers:
-    answers = Answers(count_field)
-    with show_progress("checking", total=arguments.limit) as step:
+def _print_total(total: Total[RedriveResponse] | Total[PurgeResponse], describe: Callable[[], dlq_view.Lines]) -> None:
+    if not is_json_wanted():
+        print_text("\n".join(describe()))
+    elif total.response is not None:
+        print_json_if_asked(total.response)
+
+
+def _run_dry(events: list[Event], total: Total[ChangeT], selection: Selection) -> None:
+    with show_progress("checking", total=selection.limit) as step:
         dry_runs = [event | {"dry_run": True} for event in events]
-        run_pages(arguments, dry_runs, answers, limit=arguments.limit, step=step)
-    return answers
+        run_pages(dry_runs, total, limit=selection.limit, step=step)
 
 
-def _run_redrives(arguments: argparse.Namespace, events: list[Document]) -> Answers:
-    answers = Answers("redriven")
-    total = None
-    if is_stderr_terminal() and not arguments.ids:
-        total = _run_dry(arguments, events, count_field="redriven").count
-    reporting = report_partial_result(answers, "redriven", ends=lambda: _explain_rest(arguments, answers))
-    with reporting, show_progress("redriving", total=total) as step:
-        run_pages(arguments, events, answers, limit=arguments.limit, step=step)
-    return answers
+def _run_redrives(
+    events: list[Event], total: Total[RedriveResponse], selection: Selection, *, rate: float | None
+) -> None:
+    expected = None
+    if is_stderr_terminal() and not selection.ids:
+        dry_run = Total(RedriveResponse, lambda response: response.redriven)
+        _run_dry(events, dry_run, selection)
+        expected = dry_run.count
+    reporting = report_partial_result(total, "redriven", ends=lambda: _explain_rest(total, selection, rate=rate))
+    with reporting, show_progress("redriving", total=expected) as step:
+        run_pages(events, total, limit=selection.limit, step=step)
 
 
-def _explain_rest(arguments: argparse.Namespace, answers: Answers) -> list[str]:
+def _explain_rest(total: Total[RedriveResponse], selection: Selection, *, rate: float | None) -> list[str]:
     """Return sentences on a redrive that stopped early: interrupted redrives, due times, and the command to repeat."""
-    completion = ["the next archive after a minute completes interrupted redrives"] if answers.unanswered else []
-    if arguments.rate is None:
-        return [*completion, hint_to_continue(arguments)]
-    hint = f"{hint_to_continue(arguments)}; the rate starts over from now"
-    if answers.began_at is None:
+    completion = ["the next archive after a minute completes interrupted redrives"] if total.unanswered else []
+    if rate is None:
+        return [*completion, hint_to_continue(selection)]
+    hint = f"{hint_to_continue(selection)}; the rate starts over from now"
+    if total.began_at is None:
         return [*completion, hint]
-    length = timedelta(seconds=(answers.count + answers.unanswered) / arguments.rate)
-    until = format_time(datetime.fromisoformat(answers.began_at) + length)
+    until = format_time(total.began_at + timedelta(seconds=(total.count + total.unanswered) / rate))
     return [*completion, f"redriven tasks become due until {until} UTC", f"{hint}: wait until then to keep the rate"]
 
 
-def _purge(arguments: argparse.Namespace, *, refuse: Callable[[str], object]) -> None:
-    events = [{"op": "dlq.purge", **selection} for selection in build_selections(arguments, refuse=refuse)]
-    dry_run = _run_dry(arguments, events, count_field="purged")
-    if arguments.dry_run or not dry_run.count:
-        _print_purge(arguments, dry_run.document, "would be destroyed")
+@add_action(
+    dlq,
+    "purge",
+    f"Destroy dead letters, including redriven ones.{ID_HELP}",
+    example="tidemill dlq purge --name charge --until 7d --dry-run",
+)
+@add_selection
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def _purge(*, yes: bool, **options: Any) -> None:  # noqa: ANN401 - of read_selection
+    selection = read_selection(**options)
+    events = selection.build_events("dlq.purge")
+    dry_run, total = (Total(PurgeResponse, lambda response: response.purged) for _ in range(2))
+    _run_dry(events, dry_run, selection)
+    if selection.is_dry_run or not dry_run.count:
+        _print_total(dry_run, partial(dlq_view.describe_purge, dry_run.response, "would be destroyed"))
         return
-    if not arguments.yes:
-        _confirm(dry_run.document)
-    answers = Answers("purged")
-    reporting = report_partial_result(answers, "destroyed", ends=lambda: [hint_to_continue(arguments)])
+    if not yes:
+        _confirm(dry_run)
+    reporting = report_partial_result(total, "destroyed", ends=lambda: [hint_to_continue(selection)])
     with reporting, show_progress("destroying", total=dry_run.count) as step:
         # At most as many as were confirmed, even if more dead letters match by now.
-        run_pages(arguments, events, answers, limit=dry_run.count, step=step)
-    # This run ends before the last dead letters that the dry run examined: the larger count holds.
-    kept = max(result.document.get("in_progress", 0) for result in (dry_run, answers))
-    total = answers.document and answers.document | {"in_progress": kept}
-    with fall_back_to_stderr(lambda: dlq_view.describe_purge(total, "destroyed")):
-        _print_purge(arguments, total, "destroyed")
+        run_pages(events, total, limit=dry_run.count, step=step)
+    if total.response is not None and dry_run.response is not None:
+        # This run ends before the last dead letters that the dry run examined: the larger count holds.
+        kept = max(dry_run.response.in_progress, total.response.in_progress)
+        total.response = total.response.model_copy(update={"in_progress": kept})
+    describe = partial(dlq_view.describe_purge, total.response, "destroyed")
+    with fall_back_to_stderr(describe):
+        _print_total(total, describe)
 
 
-def _confirm(dry_run: Document) -> None:
+def _confirm(dry_run: Total[PurgeResponse]) -> None:
     """Ask for the number of dead letters to be destroyed.
 
     Raises:
         NotConfirmedError: Another text was typed, or stdin is not a terminal.
     """
-    for line in dlq_view.describe_purge(dry_run, "would be destroyed"):
+    for line in dlq_view.describe_purge(dry_run.response, "would be destroyed"):
         warn(line)
     if sys.stdin is None or not sys.stdin.isatty():
         raise NotConfirmedError("cannot ask for confirmation without a terminal: --yes destroys them without asking")
-    print(f"type {dry_run['purged']} to destroy them: ", end="", file=sys.stderr, flush=True)  # noqa: T201
-    if sys.stdin.readline().strip() != str(dry_run["purged"]):
+    print_stderr(f"type {dry_run.count} to destroy them: ", end="")
+    if sys.stdin.readline().strip() != str(dry_run.count):
         raise NotConfirmedError("the number does not match: nothing was destroyed")
 
 
-def _print_purge(arguments: argparse.Namespace, total: Document, verb: str) -> None:
-    if arguments.json and total:
-        print_json_if_asked(arguments, total)
-    elif not arguments.json:
-        print_text("\n".join(dlq_view.describe_purge(total, verb)))
-
-
-def _export(arguments: argparse.Namespace) -> None:
-    answers = Answers("exported")
-    with report_partial_result(answers, "exported"):
-        answer = _run_exports(arguments, answers)
-    total = answers.document | {"left": answer["left"]}
-    dead_letters = "dead letter" if total["exported"] == 1 else "dead letters"
-    sentence = f"{total['exported']} {dead_letters} of {total['database']} exported"
+@add_action(
+    dlq,
+    "export",
+    "Copy dead letters that are not exported yet to the bucket, as archive does.",
+    example="tidemill dlq export --function tidemill-operate",
+)
+def _export() -> None:
+    total = Total(ExportResponse, lambda response: response.exported)
+    with report_partial_result(total, "exported"):
+        response = _run_exports(total)
+    sentence = dlq_view.describe_export(response)
     with fall_back_to_stderr(lambda: [sentence]):
-        if not print_json_if_asked(arguments, total):
+        if not print_json_if_asked(response):
             print_text(sentence)
-    if total["left"]:
-        raise NotExportedError(dlq_view.describe_unexported(total))
+    if response.left:
+        raise NotExportedError(dlq_view.describe_unexported(response))
 
 
-def _run_exports(arguments: argparse.Namespace, answers: Answers) -> Document:
-    """Export page by page; return the last answer: nothing is left, or the last call exported and refused nothing."""
+def _run_exports(total: Total[ExportResponse]) -> ExportResponse:
+    """Export page by page until nothing is left, or a call exported and refused nothing; return the sum."""
     event = {"op": "dlq.export", "limit": MAX_DEAD_LETTERS}
-    answers.unanswered = MAX_DEAD_LETTERS
-    answer = call_operation(arguments, event)
-    answers.add(answer)
-    with show_progress("exporting", total=answer["exported"] + answer["left"]) as step:
-        step(answer["exported"] + answer["refused"])
-        while answer["left"] and (answer["exported"] or answer["refused"]):
-            answers.unanswered = MAX_DEAD_LETTERS
-            answer = call_operation(arguments, event)
-            answers.add(answer)
-            step(answer["exported"] + answer["refused"])
-    return answer
+    response, _ = total.call(event, limit=MAX_DEAD_LETTERS)
+    with show_progress("exporting", total=response.exported + response.left) as step:
+        step(response.exported + response.refused)
+        while response.left and (response.exported or response.refused):
+            response, _ = total.call(event, limit=MAX_DEAD_LETTERS)
+            step(response.exported + response.refused)
+    return total.response or response
 
 
-def _restore(arguments: argparse.Namespace) -> None:
-    if arguments.function is not None:
+@add_action(
+    dlq,
+    "restore",
+    "Restore exported dead letters from files, on MONGODB_URI only.\n\nFILE is an unchanged object of the bucket.",
+    example="tidemill dlq restore order-7.json.gz",
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE ...")
+def _restore(*, files: tuple[Path, ...]) -> None:
+    if read_function() is not None:
         raise NotRestoredError("restore works on MONGODB_URI only: leave out --function")
     db = open_database()
     dead, clock = open_tasks(db, DEAD_LETTERS), ServerClock(db)
-    results: list[Document] = []
-    for file in arguments.files:
+    results: list[dlq_view.Restored] = []
+    for file in files:
         try:
             results.append(_restore_file(file, dead, clock))
         except (TidemillError, OSError) as error:
             reason = (error.strerror or type(error).__name__) if isinstance(error, OSError) else str(error)
             warn(f"{file}: {reason}")
     with fall_back_to_stderr(lambda: map(dlq_view.describe_restored, results)):
-        if not print_json_if_asked(arguments, {"files": results, "database": db.name}):
+        if is_json_wanted():
+            print_json({"files": results, "database": db.name})
+        else:
             for result in results:
                 print_text(dlq_view.describe_restored(result))
-    if len(results) < len(arguments.files):
-        failed = len(arguments.files) - len(results)
-        raise NotRestoredError(f"{failed} of {len(arguments.files)} files were not restored")
+    if len(results) < len(files):
+        raise NotRestoredError(f"{len(files) - len(results)} of {len(files)} files were not restored")
 
 
-def _restore_file(file: Path, dead: Tasks, clock: ServerClock) -> Document:
+def _restore_file(file: Path, dead: Tasks, clock: ServerClock) -> dlq_view.Restored:
     restored = restore(dead, file.read_bytes(), now=clock.now())
     if restored is None:
         return {"file": str(file), "restored": False}

@@ -1,104 +1,123 @@
-"""Operations on many dead letters: their options, the calls page by page, progress, and the sum of all answers."""
+"""Operations on many dead letters: their options, the calls page by page, progress, and the sum of all responses."""
 
 from __future__ import annotations
 
-import argparse
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+import click
 
 from tidemill.admin.requests import MAX_DEAD_LETTERS
+from tidemill.admin.responses import Page
 from tidemill.aws.launcher import NotInvokedError
-from tidemill.cli.operations import Document, RefusedByFunctionError, call_operation
-from tidemill.cli.output import OutputError, flush
-from tidemill.cli.signals import warn
+from tidemill.cli.commands import parse_time, parse_whole
+from tidemill.cli.operations import Event, RefusedByFunctionError, call_operation
+from tidemill.cli.output import OutputError, flush, warn
+from tidemill.dead_letters.documents import MAX_REDRIVES
 from tidemill.errors import InvalidRequestError, SettingsError, TaskNotFoundError, TidemillError
 from tidemill.text import iso_timestamp
 
-ID_HELP: Final = "task id as `dlq ls` shows it, or as JSON; put an id that begins with - last, after --"
+ID_HELP: Final = (
+    "\n\nID is a task id as `tidemill dlq ls` shows it, or as JSON. Put an ID that begins with - last, after --."
+)
+MAX_TOTAL: Final = 10**9
+"""Upper limit of ``--limit``."""
 
-_TEXTS: Final = ("fingerprint", "name", "queue")
-_TIMES: Final = ("since", "until")
-_UNITS: Final = {
-    "s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)
-}  # fmt: skip
+Filters: TypeAlias = Mapping[str, str | datetime | None]
+ChangeT = TypeVar("ChangeT", bound=Page)
 
 
-def add_filters_to(parser: argparse.ArgumentParser) -> None:
+def add_filters(function: Callable[..., None]) -> Callable[..., None]:
     """Add the filters of dead letters."""
-    parser.add_argument("--fingerprint", metavar="F", help="only this group, as `dlq ls` shows it")
-    parser.add_argument("--name", metavar="NAME", help="only this task function")
-    parser.add_argument("--queue", metavar="QUEUE", help="only this queue")
     times = "30m, 6h or 7d ago, or a UTC time like 2026-07-01T09:00"
-    parser.add_argument(
-        "--since", type=_parse_time, metavar="TIME", help=f"moved to the dead letters at or after TIME: {times}"
+    options = (
+        click.option("--fingerprint", metavar="F", help="Only this group, as `tidemill dlq ls` shows it."),
+        click.option("--name", metavar="NAME", help="Only this task function."),
+        click.option("--queue", metavar="QUEUE", help="Only this queue."),
+        click.option(
+            "--since", type=parse_time, metavar="TIME", help=f"Moved to the dead letters at or after TIME: {times}."
+        ),
+        click.option("--until", type=parse_time, metavar="TIME", help="Moved to the dead letters before TIME."),
     )
-    parser.add_argument("--until", type=_parse_time, metavar="TIME", help="moved to the dead letters before TIME")
+    return _add_options(function, options)
 
 
-def add_selection_to(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select the dead letters of an operation."""
-    parser.add_argument(
-        "ids", nargs="*", metavar="ID", help=f"{ID_HELP}; selects the newest open dead letter of the task"
+def add_selection(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that select the dead letters of an operation, for `read_selection`."""
+    options = (
+        click.option("--all", "is_all", is_flag=True, help="All dead letters; required without IDs and filters."),
+        click.option(
+            "--redrives",
+            type=parse_whole(0, MAX_REDRIVES),
+            metavar="N",
+            help="With one ID: its dead letter after N redrives. Default: its newest open one.",
+        ),
+        click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing."),
+        click.option(
+            "--limit", type=parse_whole(1, MAX_TOTAL), metavar="N", help="At most N dead letters, oldest first."
+        ),
     )
-    add_filters_to(parser)
-    parser.add_argument(
-        "--redrives", type=parse_count, metavar="N", help="with one ID: its dead letter after N redrives"
-    )
-    parser.add_argument("--all", action="store_true", help="select all dead letters; required without IDs and filters")
-    parser.add_argument("--dry-run", action="store_true", help="show what would happen, and change nothing")
-    parser.add_argument("--limit", type=_parse_positive, metavar="N", help="at most N dead letters, oldest first")
+    argument = click.argument("ids", nargs=-1, metavar="[ID ...]")
+    return argument(add_filters(_add_options(function, options)))
 
 
-def read_filters(arguments: argparse.Namespace) -> Document:
-    """Return the filters in *arguments*, as fields of an operation."""
-    texts = {name: getattr(arguments, name) for name in _TEXTS}
-    times = {name: iso_timestamp(getattr(arguments, name)) for name in _TIMES}
-    return {name: value for name, value in (texts | times).items() if value is not None}
+def _add_options(
+    function: Callable[..., None], options: Iterable[Callable[[Callable[..., None]], Callable[..., None]]]
+) -> Callable[..., None]:
+    for add in reversed(tuple(options)):
+        function = add(function)
+    return function
 
 
-def build_selections(arguments: argparse.Namespace, *, refuse: Callable[[str], object]) -> list[Document]:
-    """Return the fields of each operation that the selection in *arguments* needs.
+def read_filters(filters: Filters) -> Event:
+    """Return the given *filters* as fields of an operation."""
+    return {
+        name: iso_timestamp(value) if isinstance(value, datetime) else value
+        for name, value in filters.items()
+        if value is not None
+    }
 
-    A missing or contradictory selection is reported by *refuse*, which does not return.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Dead letters to change: those of *ids*, those that match *filters*, or all; at most *limit* of them."""
+
+    ids: tuple[str, ...]
+    filters: Event
+    redrives: int | None
+    is_dry_run: bool
+    limit: int | None
+
+    def build_events(self, op: str, **options: Any) -> list[Event]:  # noqa: ANN401 - fields of several types
+        """Return the request of each operation that the selection needs."""
+        number = {} if self.redrives is None else {"redrives": self.redrives}
+        selections: list[Event] = [{"id": task_id, **number} for task_id in dict.fromkeys(self.ids)]
+        return [{"op": op, **options, **chosen} for chosen in selections or [self.filters or {"all": True}]]
+
+
+def read_selection(
+    *, ids: tuple[str, ...], is_all: bool, redrives: int | None, dry_run: bool, limit: int | None,
+    **filters: str | datetime | None,
+) -> Selection:  # fmt: skip
+    """Return the selection in the options of a command.
+
+    Raises:
+        UsageError: The selection is missing or contradictory.
     """
-    filters = read_filters(arguments)
-    if not (arguments.ids or filters or arguments.all):
-        refuse("select dead letters: by ID, by --fingerprint, --name, --queue, --since or --until, or --all")
-    if bool(arguments.ids) + bool(filters) + arguments.all > 1:
-        refuse("IDs, filters and --all exclude each other")
-    if arguments.redrives is not None and len(arguments.ids) != 1:
-        refuse("--redrives needs exactly one ID")
-    number = {} if arguments.redrives is None else {"redrives": arguments.redrives}
-    if arguments.ids:
-        return [{"id": task_id, **number} for task_id in dict.fromkeys(arguments.ids)]
-    return [filters or {"all": True}]
-
-
-def _parse_time(text: str) -> datetime:
-    with suppress(ValueError, OverflowError):
-        if ago := re.fullmatch("([0-9]{1,5})([smhd])", text):
-            return datetime.now(UTC) - int(ago[1]) * _UNITS[ago[2]]
-        at = datetime.fromisoformat(text)
-        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    raise argparse.ArgumentTypeError("must be like 30m, 6h or 7d, or a time like 2026-07-01T09:00")
-
-
-def parse_count(text: str) -> int:
-    """Return *text* as a whole number."""
-    if not re.fullmatch("[0-9]{1,9}", text):
-        raise argparse.ArgumentTypeError("must be a whole number")
-    return int(text)
-
-
-def _parse_positive(text: str) -> int:
-    number = parse_count(text)
-    if not number:
-        raise argparse.ArgumentTypeError("must be above 0")
-    return number
+    given = read_filters(filters)
+    if not (ids or given or is_all):
+        raise click.UsageError(
+            "say which dead letters: IDs, or --fingerprint, --name, --queue, --since or --until, or --all"
+        )
+    if bool(ids) + bool(given) + is_all > 1:
+        raise click.UsageError("IDs, filters and --all exclude each other")
+    if redrives is not None and len(ids) != 1:
+        raise click.UsageError("--redrives needs exactly one ID")
+    return Selection(ids=ids, filters=given, redrives=redrives, is_dry_run=dry_run, limit=limit)
 
 
 Step: TypeAlias = Callable[[int], None]
@@ -113,26 +132,18 @@ def is_stderr_terminal() -> bool:
 @contextmanager
 def show_progress(words: str, *, total: int | None) -> Iterator[Step]:
     """Show a progress bar up to *total*, which is ``None`` if unknown."""
-    try:
-        from rich.console import Console  # noqa: PLC0415 - all but the bar works without the extra `cli`
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-    except ModuleNotFoundError:
-        yield _show_nothing
-        return
     if not is_stderr_terminal():
-        yield _show_nothing
+        yield lambda _: None
         return
+    from rich.console import Console  # noqa: PLC0415 - only a person who watches needs the bar
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(words, total=total)
         yield lambda done: bar.advance(task, done)
 
 
-def _show_nothing(_: int) -> None:
-    """Do nothing: there is no progress bar."""
-
-
-MAX_EXAMPLES: Final = 20
 CONTINUE_HINT: Final = "run the same command to continue"
 _FATAL_ERRORS: Final = (SettingsError, NotInvokedError)
 """Errors that every later call would meet, too."""
@@ -141,38 +152,45 @@ _HARMLESS_CODES: Final = ("not_found", "not_allowed", "invalid_event")
 """Error codes of the function for calls that changed nothing."""
 
 
-class Answers:
-    """Sum of the answers to all pages so far, with the fields of an answer.
+class Total(Generic[ChangeT]):
+    """Sum of the responses to all calls so far.
 
     Attributes:
-        count_field: The field that counts the changed dead letters.
+        kind: The kind of the responses.
+        response: The sum, ``None`` before the first response.
         failed: Number of refused events.
         unanswered: Upper bound of dead letters that may have been changed by the unanswered call.
-        began_at: Time of the first answer.
+        began_at: Time of the first response.
     """
 
-    def __init__(self, count_field: str) -> None:
-        self.count_field = count_field
-        self.document: Document = {}
+    def __init__(self, kind: type[ChangeT], count: Callable[[ChangeT], int]) -> None:
+        self.kind = kind
+        self.response: ChangeT | None = None
         self.failed = 0
         self.unanswered = 0
-        self.began_at: str | None = None
+        self.began_at: datetime | None = None
+        self._count = count
 
     @property
     def count(self) -> int:
         """Number of changed dead letters."""
-        return int(self.document.get(self.count_field, 0))
+        return 0 if self.response is None else self._count(self.response)
 
-    def add(self, answer: Document) -> None:
-        """Add *answer*: sum up numbers and counts, collect examples, replace every other field."""
-        before, self.unanswered = self.document, 0
-        self.began_at = self.began_at or answer["now"]
-        self.document = answer | {name: _add_up(before[name], answer.get(name)) for name in before}
+    def call(self, event: Event, *, limit: int) -> tuple[ChangeT, int]:
+        """Call *event*, which changes up to *limit* dead letters, and add its response up.
+
+        Returns:
+            The response, and the number of dead letters that it changed.
+        """
+        self.unanswered = limit
+        response = call_operation(event, self.kind)
+        self.unanswered = 0
+        self.began_at = self.began_at or response.now
+        self.response = response if self.response is None else self.response.merge(response)
+        return response, self._count(response)
 
 
-def run_pages(
-    arguments: argparse.Namespace, events: Sequence[Document], answers: Answers, *, limit: int | None, step: Step
-) -> None:
+def run_pages(events: Sequence[Event], total: Total[ChangeT], *, limit: int | None, step: Step) -> None:
     """Call each of *events* until nothing is left of it, or *limit* dead letters are changed.
 
     If one of several events is refused, the remaining events are still called.
@@ -182,28 +200,39 @@ def run_pages(
     """
     for event in events:
         try:
-            _run(arguments, event, answers, limit=limit, step=step)
+            _run(event, total, limit=limit, step=step)
         except TidemillError as error:
             if len(events) == 1 or not _is_harmless(error) or isinstance(error, _FATAL_ERRORS):
                 raise
             warn(str(error))
-            answers.failed, answers.unanswered = answers.failed + 1, 0
+            total.failed, total.unanswered = total.failed + 1, 0
+
+
+def _run(event: Event, total: Total[ChangeT], *, limit: int | None, step: Step) -> None:
+    position: Event = {}
+    while limit is None or total.count < limit:
+        size = MAX_DEAD_LETTERS if limit is None else min(limit - total.count, MAX_DEAD_LETTERS)
+        response, changed = total.call(event | {"limit": size} | position, limit=1 if "id" in event else size)
+        step(changed)
+        if response.next is None:
+            return
+        position = {"cursor": response.next}
 
 
 @contextmanager
 def report_partial_result(
-    answers: Answers, verb: str, *, ends: Callable[[], Sequence[str]] = lambda: [CONTINUE_HINT]
+    total: Total[ChangeT], verb: str, *, ends: Callable[[], Sequence[str]] = lambda: [CONTINUE_HINT]
 ) -> Iterator[None]:
     """On an error report the changes so far, certain and possible, and the sentences of *ends* about the rest."""
     try:
         yield
     except (KeyboardInterrupt, TidemillError) as error:
         if _is_harmless(error):
-            answers.unanswered = 0
-        so_far = f"stopped early: {answers.count} {verb}"
-        if answers.unanswered:
-            warn("; ".join([f"{so_far} for certain, up to {answers.unanswered} more may have been", *ends()]))
-        elif answers.document:
+            total.unanswered = 0
+        so_far = f"stopped early: {total.count} {verb}"
+        if total.unanswered:
+            warn("; ".join([f"{so_far} for certain, up to {total.unanswered} more may have been", *ends()]))
+        elif total.response is not None:
             warn("; ".join([f"{so_far} so far", *ends()]))
         raise
 
@@ -220,9 +249,9 @@ def fall_back_to_stderr(lines: Callable[[], Iterable[str]]) -> Iterator[None]:
         raise
 
 
-def hint_to_continue(arguments: argparse.Namespace) -> str:
+def hint_to_continue(selection: Selection) -> str:
     """Return a hint to the command that processes the rest."""
-    return CONTINUE_HINT if arguments.limit is None else f"{CONTINUE_HINT}; --limit counts from 0 again"
+    return CONTINUE_HINT if selection.limit is None else f"{CONTINUE_HINT}; --limit counts from 0 again"
 
 
 def _is_harmless(error: BaseException) -> bool:
@@ -230,33 +259,3 @@ def _is_harmless(error: BaseException) -> bool:
     if isinstance(error, RefusedByFunctionError):
         return error.code in _HARMLESS_CODES
     return isinstance(error, (TaskNotFoundError, InvalidRequestError, *_FATAL_ERRORS))
-
-
-def _run(arguments: argparse.Namespace, event: Document, answers: Answers, *, limit: int | None, step: Step) -> None:
-    position: Document = {}
-    while limit is None or answers.count < limit:
-        page_limit = MAX_DEAD_LETTERS if limit is None else min(limit - answers.count, MAX_DEAD_LETTERS)
-        answers.unanswered = 1 if "id" in event else page_limit
-        answer = call_operation(arguments, event | {"limit": page_limit} | position)
-        answers.add(answer)
-        step(answer[answers.count_field])
-        if answer["next"] is None:
-            return
-        position = {"cursor": answer["next"]}
-
-
-def _add_up(total: object, value: object) -> object:
-    match total, value:
-        case bool(), _:
-            return value
-        case int(), int():
-            return total + value
-        case dict(), dict():
-            return _add_counts(total, value)
-        case list(), list():
-            return [*total, *value][:MAX_EXAMPLES]
-    return value
-
-
-def _add_counts(total: Mapping[str, int], counts: Mapping[str, int]) -> dict[str, int]:
-    return {name: total.get(name, 0) + counts.get(name, 0) for name in {**total, **counts}}

@@ -1,85 +1,26 @@
-"""Output of the commands: text cut and wrapped by its width in cells, tables, facts and JSON on stdout.
+"""Output of the commands: tables, facts, sentences and JSON on stdout, warnings on stderr.
 
-Texts may come from anybody: `clean` escapes what steers a terminal. Only `format_table` needs rich, from the extra
-``cli``.
+Texts may come from anybody: `clean` escapes what steers a terminal. A terminal gets lines of its width, and `shorten`
+cuts long values there. Everywhere else values are never cut, and lines are only wrapped if COLUMNS is set.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import StringIO
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tidemill.errors import TidemillError
 
+if TYPE_CHECKING:
+    from rich.table import Table
 
-def measure_width(text: str) -> int:
-    """Return the width in cells of *text*, a single line."""
-    return len(text) if text.isascii() else sum(map(_count_char_cells, text))
-
-
-def shorten(text: str, limit: int) -> str:
-    """Return *text* in at most *limit* cells, cut in the middle: the end often holds the reason."""
-    if measure_width(text) <= limit:
-        return text
-    tail = limit // 4
-    end = _cut_to_width(reversed(text), tail)[::-1]
-    return f"{_cut_to_width(text, limit - tail - 5)} ... {end}"
-
-
-def pad(text: str, cells: int) -> str:
-    """Return *text*, filled up with blanks to *cells* cells."""
-    return text + " " * (cells - measure_width(text))
-
-
-def wrap(text: str, *, limit: int, first: str, rest: str) -> str:
-    """Return *text* in lines of *limit* cells; the first line starts with *first*, later lines with *rest*."""
-    lines, start = [first], len(first)
-    for whole in text.split():
-        word = whole
-        while word:
-            gap = " " if len(lines[-1]) > start else ""
-            room = limit - measure_width(lines[-1]) - len(gap)
-            is_endless = measure_width(word) > limit - measure_width(rest)
-            part = word if measure_width(word) <= room else _cut_to_width(word, room) if is_endless else ""
-            if not part and not gap:
-                part = word[0]  # not even one cell is free
-            lines[-1] += gap + part if part else ""
-            word = word[len(part) :]
-            if word:
-                lines, start = [*lines, rest], len(rest)
-    return "\n".join(lines)
-
-
-def _cut_to_width(text: Iterable[str], limit: int) -> str:
-    """Return the longest beginning of *text* that fits into *limit* cells."""
-    beginning, room = "", limit
-    for char in text:
-        room -= _count_char_cells(char)
-        if room < 0:
-            break
-        beginning += char
-    return beginning
-
-
-def _count_char_cells(char: str) -> int:
-    if unicodedata.category(char) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - it has no public name
 Kind: TypeAlias = Literal["number", "word", "text", "id"]
 """Layout of a column: numbers are aligned right; only texts and long ids may be wrapped."""
-
-WIDTH: Final = 100
-"""Columns of a line without a terminal."""
 
 MIN_TEXT: Final = 12
 """Least width of a column of text, in cells."""
@@ -87,17 +28,16 @@ MIN_TEXT: Final = 12
 MIN_ID: Final = 24
 """Least width of a column of ids, in cells: the length of an ObjectId."""
 
-INSTALL: Final = "pip install rich"
+MAX_ID: Final = 48
+"""Cells of an id in a row on a terminal: the length of a UUID in JSON."""
+
+MIN_LINE: Final = 40
+"""Least width of a line of facts or sentences, in cells."""
+
 ABSENT: Final = "-"
+_UNLIMITED: Final = 1_000_000
 _HEAD_RULE: Final = "\n".join(["    ", "    ", " -  ", *["    "] * 5])
 """Box for rich with only a line below the headings, which leaves most of 80 columns to the data."""
-
-
-class MissingExtraError(TidemillError):
-    """A table needs rich, which is not installed."""
-
-    def __init__(self) -> None:
-        super().__init__(f"tables need the package rich: {INSTALL}")
 
 
 class OutputError(TidemillError):
@@ -105,11 +45,6 @@ class OutputError(TidemillError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the output cannot be written: {reason}")
-
-
-def add_json_to(parser: argparse.ArgumentParser) -> None:
-    """Add ``--json`` to *parser*."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def print_text(text: str) -> None:
@@ -123,6 +58,24 @@ def print_text(text: str) -> None:
     encoding = sys.stdout.encoding or "utf-8"
     with _translate_failed_write():
         print(text.encode(encoding, "backslashreplace").decode(encoding))  # noqa: T201 - the output of a command
+
+
+def print_json(document: object) -> None:
+    """Print *document*, of plain types, as JSON."""
+    print_text(json.dumps(document, indent=2))
+
+
+def warn(sentence: str) -> None:
+    """Print *sentence* on stderr, in one line; ignore a closed stderr."""
+    print_stderr(f"tidemill: {clean(sentence)}")
+
+
+def print_stderr(text: str, *, end: str = "\n") -> None:
+    """Print *text* on stderr; ignore a closed stderr."""
+    if sys.stderr is None:
+        return  # print would write to stdout instead
+    with suppress(OSError, ValueError):
+        print(text, end=end, file=sys.stderr, flush=True)  # noqa: T201 - the messages of a command
 
 
 def flush() -> None:
@@ -155,72 +108,86 @@ def _translate_failed_write() -> Iterator[None]:
         raise OutputError(error.strerror or type(error).__name__) from None
 
 
-def print_json(document: object) -> None:
-    """Print *document*, of plain types, as JSON."""
-    print_text(json.dumps(document, indent=2))
-
-
 def format_table(columns: Mapping[str, Kind], rows: Iterable[Sequence[str]]) -> str:
-    """Return *rows* below the headings of *columns*, at most as wide as the terminal; without colours in a pipe.
+    """Return *rows* below the headings of *columns*, at most as wide as the terminal; without colours in a pipe."""
+    from rich.box import Box  # noqa: PLC0415 - commands without tables work without rich, and start sooner
+    from rich.cells import cell_len  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
-    Raises:
-        MissingExtraError: rich is not installed.
-    """
-    try:
-        from rich.box import Box  # noqa: PLC0415 - `indexes` and `declare` work without the extra `cli`
-        from rich.cells import cell_len  # noqa: PLC0415
-        from rich.console import Console  # noqa: PLC0415
-        from rich.table import Table  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise MissingExtraError from None
-    grid = Table(box=Box(_HEAD_RULE, ascii=True), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=Box(_HEAD_RULE, ascii=True), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     cells = [[clean(cell) for cell in row] for row in rows]
-    fixed = 0
+    least_width = 0
     for index, (heading, kind) in enumerate(columns.items()):
-        justify: Literal["left", "right"] = "right" if kind == "number" else "left"
         # A narrow terminal may break a line, but a number is never cut into another number.
         widest = max((cell_len(row[index]) for row in cells), default=0)
         needed = None if kind == "text" else min(widest, MIN_ID) if kind == "id" else widest
+        justify: Literal["left", "right"] = "right" if kind == "number" else "left"
         no_wrap = kind in ("number", "word")
-        grid.add_column(Text(heading), justify=justify, no_wrap=no_wrap, overflow="fold", min_width=needed)
-        fixed += 1 + (MIN_TEXT if needed is None else max(needed, *map(cell_len, heading.split())))
+        table.add_column(Text(heading), justify=justify, no_wrap=no_wrap, overflow="fold", min_width=needed)
+        least_width += 1 + (MIN_TEXT if needed is None else max(needed, *map(cell_len, heading.split())))
     for row in cells:
-        grid.add_row(*map(Text, row))
-    # Rendered in memory: only `say` may fail to write to stdout.
-    width = max(read_line_width(), fixed)
-    console = Console(file=StringIO(), width=width, force_terminal=_is_terminal(), legacy_windows=False)
-    with console.capture() as capture:
-        console.print(grid)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+        table.add_row(*map(Text, row))
+    return _render(table, least_width=least_width)
 
 
 def format_facts(values: Mapping[str, str]) -> str:
     """Return a line "label value" for each of *values*; longer values continue below their beginning."""
-    margin = max(map(len, values)) + 2
-    limit = max(read_line_width(), margin + 20)
-    return "\n".join(
-        wrap(clean(value), limit=limit, first=f"{label:<{margin}}", rest=" " * margin)
-        for label, value in values.items()
-    )
+    return _format_pairs(values.items(), gap=2)
 
 
 def format_points(sentences: Iterable[str]) -> str:
     """Return *sentences* as a list; longer sentences continue below their beginning."""
-    limit = max(read_line_width(), 40)
-    return "\n".join(wrap(clean(sentence), limit=limit, first="- ", rest="  ") for sentence in sentences)
+    return _format_pairs((("-", sentence) for sentence in sentences), gap=1)
 
 
-def read_line_width() -> int:
-    """Return the number of columns of a line."""
-    return shutil.get_terminal_size((WIDTH, 0)).columns
+def _format_pairs(pairs: Iterable[tuple[str, str]], *, gap: int) -> str:
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    grid = Table.grid(padding=(0, gap, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in pairs:
+        grid.add_row(Text(label), Text(clean(value)))
+    return _render(grid, least_width=MIN_LINE)
+
+
+def _render(table: Table, *, least_width: int) -> str:
+    """Return *table* as lines of text."""
+    from rich.console import Console  # noqa: PLC0415
+
+    # Rendered in memory: only `print_text` may fail to write to stdout.
+    width = max(read_line_width() or _UNLIMITED, least_width)
+    console = Console(file=StringIO(), width=width, force_terminal=is_terminal(), legacy_windows=False)
+    with console.capture() as capture:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def shorten(text: str, limit: int) -> str:
+    """Return *text*, on a terminal cut in the middle to *limit* cells: the end often holds the reason."""
+    from rich.cells import cell_len, set_cell_size  # noqa: PLC0415
+
+    if not is_terminal() or cell_len(text) <= limit:
+        return text
+    tail = limit // 4
+    beginning = set_cell_size(text, limit - tail - 5).rstrip()
+    end = set_cell_size(text[::-1], tail).rstrip()[::-1]
+    return f"{beginning} ... {end}"
+
+
+def read_line_width() -> int | None:
+    """Return the number of columns of a line: COLUMNS, or the width of the terminal, or ``None`` without both."""
+    return shutil.get_terminal_size((0, 0)).columns or None
+
+
+def is_terminal() -> bool:
+    """Return whether stdout is a terminal."""
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def clean(text: str) -> str:
     """Return *text* in one line, with the characters escaped that could steer a terminal: its author is unknown."""
     line = " ".join(text.split())
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
-
-
-def _is_terminal() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
-from tidemill.cli.output import ABSENT, Commands, add_json_to, format_table, print_json, print_text
+import click
+
+from tidemill.cli.commands import Group, build_json_option, is_json_wanted
+from tidemill.cli.output import ABSENT, format_table, print_json, print_text
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.model import Backoff, RetryPolicy
 from tidemill.policy.retry import PRESETS, backoff
@@ -32,17 +34,7 @@ class Wait:
     total: timedelta
 
 
-def add_to(commands: Commands) -> None:
-    """Add ``policy`` with its sub-commands."""
-    policy = commands.add_parser("policy", help="show the retry presets and their delays")
-    actions = policy.add_subparsers(required=True, metavar="ACTION")
-    parser = actions.add_parser("ls", help="list the presets")
-    add_json_to(parser)
-    parser.set_defaults(command=_list)
-    parser = actions.add_parser("show", help="show the retry delays of a preset")
-    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
-    add_json_to(parser)
-    parser.set_defaults(command=_show)
+policy: Final = Group("policy", help="Show the retry presets and their delays.")
 
 
 def compute_waits(policy: RetryPolicy) -> Iterator[Wait]:
@@ -61,8 +53,10 @@ def compute_waits(policy: RetryPolicy) -> Iterator[Wait]:
         )
 
 
-def _list(arguments: argparse.Namespace) -> None:
-    if arguments.json:
+@policy.command("ls", params=[build_json_option()], example="tidemill policy ls")
+def _list() -> None:
+    """List the presets."""
+    if is_json_wanted():
         print_json([_encode_policy(name, policy) for name, policy in PRESETS.items()])
         return
     print_text(
@@ -81,16 +75,18 @@ def _list(arguments: argparse.Namespace) -> None:
     )
 
 
-def _show(arguments: argparse.Namespace) -> None:
-    policy = _find_preset(arguments.name)
-    if arguments.json:
-        print_json(
-            _encode_policy(arguments.name, policy) | {"retries": [_encode_wait(wait) for wait in compute_waits(policy)]}
-        )
-    elif policy.max_retries == 0:
-        print_text(f"{arguments.name}: one run, no retries")
+@policy.command("show", params=[build_json_option()], example="tidemill policy show patient")
+@click.argument("name", metavar="NAME")
+def _show(name: str) -> None:
+    """Show the retry delays of the preset NAME."""
+    preset = _find_preset(name)
+    waits = list(compute_waits(preset))
+    if is_json_wanted():
+        print_json(_encode_policy(name, preset) | {"retries": [_encode_wait(wait) for wait in waits]})
+    elif preset.max_retries == 0:
+        print_text(f"{name}: one run, no retries")
     else:
-        print_text(f"{arguments.name}: {_describe(policy)}\n")
+        print_text(f"{name}: {_describe(preset)}\n")
         print_text(
             format_table(
                 {
@@ -102,7 +98,7 @@ def _show(arguments: argparse.Namespace) -> None:
                 },
                 [
                     (str(wait.retry), *map(format_duration, (wait.plain, wait.earliest, wait.latest, wait.total)))
-                    for wait in compute_waits(policy)
+                    for wait in waits
                 ],
             )
         )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from io import StringIO
@@ -15,6 +14,7 @@ from rich import box
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
+from tidemill.cli.commands import Group, build_json_option, is_json_wanted
 from tidemill.cli.output import print_text
 from tidemill.simulation.priority import Comparison, RetryPriority, Step, Timeline, simulate_retry_priority
 from tidemill.simulation.starvation import Interval, Scenario, Starvation, simulate_starvation
@@ -49,16 +49,7 @@ SEED: Final = 1
 """Seed of the jitter: every run prints the same."""
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``simulate`` with a sub-command for each simulation."""
-    parser = commands.add_parser("simulate", help="simulate retry policies on a virtual clock")
-    simulations = parser.add_subparsers(required=True, metavar="SIMULATION")
-    _add_simulation(
-        simulations, "retry-priority", _print_retry_priority, summary="time that a retry gains by going first"
-    )
-    _add_simulation(
-        simulations, "starvation", _print_starvation, summary="throughput of fresh tasks while waves of tasks fail"
-    )
+simulate: Final = Group("simulate", help="Simulate retry policies on a virtual clock.")
 
 
 def format_retry_priority(result: RetryPriority) -> str:
@@ -94,27 +85,19 @@ def format_starvation(result: Starvation, *, contrast: Starvation) -> str:
     )
 
 
-def _add_simulation(
-    simulations: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    command: Callable[[argparse.Namespace], None],
-    *,
-    summary: str,
-) -> None:
-    parser = simulations.add_parser(name, help=summary)
-    parser.add_argument("--json", action="store_true", help="print the data as JSON")
-    parser.set_defaults(command=command)
-
-
-def _print_retry_priority(arguments: argparse.Namespace) -> None:
+@simulate.command("retry-priority", params=[build_json_option()], example="tidemill simulate retry-priority --json")
+def _print_retry_priority() -> None:
+    """Show the time that a retry gains by going first."""
     result = simulate_retry_priority()
-    print_text(_dump_json(result) if arguments.json else format_retry_priority(result))
+    print_text(_dump_json(result) if is_json_wanted() else format_retry_priority(result))
 
 
-def _print_starvation(arguments: argparse.Namespace) -> None:
+@simulate.command("starvation", params=[build_json_option()], example="tidemill simulate starvation --json")
+def _print_starvation() -> None:
+    """Show the throughput of fresh tasks while waves of tasks fail."""
     weighted = simulate_starvation(rng=_make_rng())
     retries_first = simulate_starvation(Scenario(selection="retries_first"), rng=_make_rng())
-    if arguments.json:
+    if is_json_wanted():
         print_text(_dump_json({"weighted": weighted, "retries_first": retries_first}))
     else:
         print_text(format_starvation(weighted, contrast=retries_first))

@@ -1,118 +1,111 @@
-"""``tidemill work``: a worker, which is an executor in a process of its own that runs until it is stopped."""
+"""``tidemill work``: a worker, which is an executor in a process of its own that runs until it is stopped.
+
+`Watch` stops the worker on signals and reports its errors.
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import re
+import signal
+import socket
 import sys
 import threading
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from threading import Event
+from types import FrameType, TracebackType
+from typing import Any, Final, NoReturn, Self
 
+import click
 from pymongo.database import Database
 
 from tidemill import indexes
 from tidemill.bootstrap import deployment
-from tidemill.cli.output import Commands, OutputError, flush, print_text
-from tidemill.cli.signals import Watch, warn
+from tidemill.cli.commands import Command, parse_setting, parse_text
+from tidemill.cli.output import OutputError, flush, print_text, warn
 from tidemill.control import queues, task_types
 from tidemill.documents import TASKS
-from tidemill.errors import MissingIndexError, SettingsError, UnavailableError
-from tidemill.executor.execution import work
+from tidemill.errors import MissingIndexError, TidemillError, UnavailableError
+from tidemill.executor.execution import work as run_worker
 from tidemill.executor.lifetime import WORKER_LEASE, WORKER_REMAINING, Worker
 from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.executor.report import Report
-from tidemill.model import LANES, SELECTIONS
+from tidemill.model import LANES, SELECTIONS, Lane, Selection
 from tidemill.requests.tasks import QUEUE_PATTERN
-from tidemill.settings import from_environment
 from tidemill.store import counts
 from tidemill.store.connection import open_tasks, translate_errors
 from tidemill.text import did_you_mean
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ERROR_POLL_SEC: Final = 0.25
+"""Time between two looks at the worker's errors while no signal comes."""
+
+_MAX_READ_BYTES: Final = 64
+"""Signal numbers read at once, one byte each."""
 
 _SIGNAL_STATUS_BASE: Final = 128
 """Added to the number of a signal it gives the exit status, as in a shell."""
 
 
-def add_to(commands: Commands) -> None:
-    """Add ``work``."""
-    parser = commands.add_parser("work", help="run due tasks until stopped", allow_abbrev=False)
-    parser.add_argument(
-        "--queue",
-        action="append",
-        dest="queues",
-        default=[],
-        type=_parse_queue,
-        metavar="NAME",
-        help="serve this queue; may be repeated; default: all queues",
-    )
-    parser.add_argument("--lane", choices=LANES, help="serve only this lane")
-    parser.add_argument("--selection", choices=SELECTIONS, help="order in which the lanes are served")
-    parser.add_argument(
-        "--concurrency",
-        type=_parse_as_setting("CONCURRENCY", "concurrency"),
-        metavar="N",
-        help="number of tasks that run at once; default: CONCURRENCY, or 16",
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=_parse_as_setting("BATCH_SIZE", "batch_size"),
-        metavar="N",
-        help="maximum number of tasks of one claim; default: BATCH_SIZE, or 100",
-    )
-    parser.add_argument(
-        "--tasks",
-        type=_parse_package,
-        metavar="PACKAGE",
-        help="package of task modules, also found in the current directory; default: TASK_PACKAGE, or tasks",
-    )
-    parser.add_argument("--until-empty", action="store_true", help="exit when no task is due")
-    parser.set_defaults(command=_work)
-
-
-def _parse_queue(text: str) -> str:
-    if not re.fullmatch(QUEUE_PATTERN, text):
-        raise argparse.ArgumentTypeError("use up to 63 letters, digits, _ . and -")
-    return text
-
-
-def _parse_package(text: str) -> str:
-    package: str = _parse_as_setting("TASK_PACKAGE", "task_package")(text or "-")
-    return package
-
-
-def _parse_as_setting(name: str, field: str) -> Callable[[str], Any]:
-    """Return a parser of an option with the rules of the setting *name*."""
-
-    def parse(text: str) -> Any:  # noqa: ANN401 - a setting is of any type
-        try:
-            return getattr(from_environment({name: text}), field)
-        except SettingsError as error:
-            raise argparse.ArgumentTypeError(str(error).removeprefix(f"{name} ")) from None
-
-    return parse
-
-
-def _work(arguments: argparse.Namespace) -> None:
+@click.command(
+    "work", cls=Command, help="Run due tasks until stopped.", example="tidemill work --tasks myapp.tasks --queue eu"
+)
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    type=parse_text(QUEUE_PATTERN, "use up to 63 letters, digits, _ . and -"),
+    metavar="NAME",
+    help="Serve this queue; may be repeated. Default: all queues.",
+)
+@click.option("--lane", type=click.Choice(LANES), metavar="LANE", help=f"Serve only this lane: {' or '.join(LANES)}.")
+@click.option(
+    "--selection",
+    type=click.Choice(SELECTIONS),
+    metavar="ORDER",
+    help=f"Order in which the lanes are served: {', '.join(SELECTIONS)}.",
+)
+@click.option(
+    "--concurrency",
+    type=parse_setting("CONCURRENCY", lambda settings: settings.concurrency),
+    metavar="N",
+    help="Number of tasks that run at once. Default: CONCURRENCY, or 16.",
+)
+@click.option(
+    "--batch-size",
+    type=parse_setting("BATCH_SIZE", lambda settings: settings.batch_size),
+    metavar="N",
+    help="Maximum number of tasks of one claim. Default: BATCH_SIZE, or 100.",
+)
+@click.option(
+    "--tasks",
+    "package",
+    type=parse_setting("TASK_PACKAGE", lambda settings: settings.task_package),
+    metavar="PACKAGE",
+    help="Package of task modules, also found in the current directory. Default: TASK_PACKAGE, or tasks.",
+)
+@click.option("--until-empty", is_flag=True, help="Exit when no task is due.")
+def work(*, until_empty: bool, package: str | None, **choices: Any) -> None:  # noqa: ANN401 - of _build_options
+    """Run a worker until a signal stops it, or until no task is due."""
     threads = threading.enumerate()
     if sys.stdout is None:
         _discard_stdout()  # otherwise a connection gets the descriptor that is stdout in every child
     stop = threading.Event()
-    worker = Worker(stop, stays=not arguments.until_empty)
+    worker = Worker(stop, stays=not until_empty)
     with Watch(worker, stop=stop, leave=lambda number: _exit_at_once(number, has_begun=watch.has_begun)) as watch:
         sys.path.insert(0, str(Path.cwd()))  # as for ``python -m``
-        package = deployment().settings.task_package if arguments.tasks is None else arguments.tasks
+        package = package or deployment().settings.task_package
         runtime = deployment().make_worker_runtime(package)
-        _check_database(runtime.tasks.database, arguments.queues)
-        options = _build_options(arguments)
+        options = _build_options(**choices)
+        _check_database(runtime.tasks.database, options.queues)
         watch.begin()
         try:
             _print(_describe_start(runtime, options, package=package))
-            report = work(runtime, options, worker)
+            report = run_worker(runtime, options, worker)
         finally:
             if runtime.isolation is not None:
                 runtime.isolation.close()
@@ -121,15 +114,18 @@ def _work(arguments: argparse.Namespace) -> None:
     _leave(report, threads)
 
 
-def _build_options(arguments: argparse.Namespace) -> ExecutionOptions:
+def _build_options(
+    *, queues: tuple[str, ...], lane: Lane | None, selection: Selection | None, concurrency: int | None,
+    batch_size: int | None,
+) -> ExecutionOptions:  # fmt: skip
     return ExecutionOptions(
         owner=f"work-{_read_host_name()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
         remaining=WORKER_REMAINING,
-        queues=tuple(dict.fromkeys(arguments.queues)),
-        lanes=LANES if arguments.lane is None else (arguments.lane,),
-        selection=arguments.selection,
-        concurrency=arguments.concurrency,
-        batch_size=arguments.batch_size,
+        queues=tuple(dict.fromkeys(queues)),
+        lanes=LANES if lane is None else (lane,),
+        selection=selection,
+        concurrency=concurrency,
+        batch_size=batch_size,
     )
 
 
@@ -222,3 +218,95 @@ def _exit_at_once(number: int, *, has_begun: bool) -> NoReturn:
     # Isolated functions end with this process. If they ended earlier, they would be settled as crashed.
     warn(f"exited at once: reclaim returns the running tasks within {WORKER_LEASE.total_seconds():g} s")
     os._exit(_SIGNAL_STATUS_BASE + number)
+
+
+class Watch:
+    """Context in which the first SIGINT, SIGTERM or SIGHUP sets *stop*, and the next calls *leave* with its number.
+
+    Before `begin`, the first signal calls *leave*. A closed terminal may send SIGHUP more than once: a later SIGHUP
+    is ignored.
+
+    A thread of its own handles the signals: a handler in the main thread may run while that thread holds the lock
+    of *stop*, which setting *stop* takes too.
+    """
+
+    def __init__(self, worker: Worker, *, stop: Event, leave: Callable[[int], object]) -> None:
+        self._worker = worker
+        self._stop = stop
+        self._leave = leave
+        self.has_begun = False
+        self._lock = threading.Lock()
+        self._error: TidemillError | None = None
+        self._has_reported_unstarted = False
+        self._numbers, self._wakeup = socket.socketpair()
+        self._thread = threading.Thread(target=self._serve, name="tidemill-watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._numbers.settimeout(ERROR_POLL_SEC)
+        self._wakeup.settimeout(0)  # signals lost to a full buffer only repeat earlier signals
+        self._descriptor_before = signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+        # Signals that the parent process ignored stay ignored, as for any job in the background.
+        handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._handlers_before = {number: signal.signal(number, _ignore_in_main_thread) for number in handled}
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._handlers_before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._descriptor_before)
+        self._wakeup.close()
+        self._thread.join()
+        self._numbers.close()
+
+    def begin(self) -> None:
+        """Let the first signal stop the worker from now on, instead of calling *leave*, which does not return."""
+        with self._lock:
+            self.has_begun = True
+
+    def _serve(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                numbers = self._numbers.recv(_MAX_READ_BYTES)
+                if not numbers:
+                    self._report_unstarted()
+                    return
+                for number in numbers:
+                    with self._lock:
+                        self._handle(number)
+            self._report_error()
+
+    def _handle(self, number: int) -> None:
+        if number not in SIGNALS:
+            return
+        if not self.has_begun:
+            self._leave(number)
+            return
+        if self._stop.is_set():
+            if number != signal.SIGHUP:
+                self._leave(number)
+            return
+        self._stop.set()
+        running = self._worker.running
+        tasks = "1 task still runs" if running == 1 else f"{running} tasks still run"
+        warn(f"stopping: {tasks}; a second signal exits at once" if running else "stopping")
+
+    def _report_error(self) -> None:
+        before, self._error = self._error, self._worker.error
+        if self._error is None and before is not None:
+            warn("working again")
+        elif self._error is not None and type(self._error) is not type(before):
+            warn(f"{self._error}; trying again")
+        self._report_unstarted()
+
+    def _report_unstarted(self) -> None:
+        reason = self._worker.not_started
+        if reason is not None and not self._has_reported_unstarted:
+            self._has_reported_unstarted = True
+            warn(f"a task did not start and is postponed: {reason}")
+
+
+def _ignore_in_main_thread(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing: Python writes the number of a signal to the wakeup socket only if the signal has a handler."""

@@ -1,0 +1,307 @@
+"""The commands of ``tidemill``: groups that import a command when it is called, shared options, and types of values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from typing import Any, Final, TypeVar
+
+import click
+
+from tidemill.cli.output import print_stderr, print_text, warn
+from tidemill.errors import SettingsError
+from tidemill.settings import Settings, from_environment
+from tidemill.text import did_you_mean
+
+_T = TypeVar("_T")
+
+FUNCTION: Final = "function"
+JSON: Final = "json"
+"""Keys of options in `click.Context.meta`, which all contexts of a command share."""
+
+_WRONG_USAGE: Final = 2
+_MAX_DURATION: Final = timedelta(days=10_000)
+_UNITS: Final = {
+    "s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)
+}  # fmt: skip
+
+
+def run_command(words: Sequence[str]) -> int:
+    """Run the command that *words* name. Return 0, or 2 after the usage was printed on stderr.
+
+    Raises:
+        TidemillError: The command failed.
+    """
+    if not _is_encodable(words):
+        _print_usage_error(click.UsageError("the arguments must be UTF-8", click.Context(_root, info_name="tidemill")))
+        return _WRONG_USAGE
+    try:
+        with _root.make_context("tidemill", list(words)) as context:
+            _root.invoke(context)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        print_stderr(error.message)
+        return _WRONG_USAGE
+    except click.UsageError as error:
+        _print_usage_error(error)
+        return _WRONG_USAGE
+    return 0
+
+
+def _is_encodable(words: Sequence[str]) -> bool:
+    try:
+        "".join(words).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _print_usage_error(error: click.UsageError) -> None:
+    command = error.ctx.command if error.ctx else _root
+    print_stderr(error.ctx.get_usage() if error.ctx else "")
+    warn(_describe_usage_error(error))
+    if isinstance(command, Command):
+        print_stderr(f"for example: {command.example}")
+
+
+def _describe_usage_error(error: click.UsageError) -> str:
+    path = error.ctx.command_path if error.ctx else "tidemill"
+    help_hint = f"`{path} --help` lists the options"
+    match error:
+        case click.exceptions.NoSuchOption(option_name=name):
+            known = [option for parameter in error.cmd.params for option in parameter.opts] if error.cmd else []
+            return f"there is no option {name}{did_you_mean(name, known) or ';'} {help_hint}"
+        case click.MissingParameter(param=click.Parameter() as parameter):
+            return f"{parameter.human_readable_name} is missing; {help_hint}"
+        case click.BadParameter(param=click.Parameter() as parameter):
+            name = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+            return f"{name}: {error.message.removesuffix('.')}"
+    message = error.format_message().removesuffix(".")
+    return f"{message[0].lower()}{message[1:]}" if message[:2].istitle() else message
+
+
+def _print_help(context: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - by click
+    if value and not context.resilient_parsing:
+        print_text(context.get_help())
+        context.exit()
+
+
+class Command(click.Command):
+    """Command with an example, which is shown in its help and with each wrong usage."""
+
+    def __init__(self, *arguments: Any, example: str, **options: Any) -> None:  # noqa: ANN401 - those of click
+        super().__init__(*arguments, **options)
+        self.epilog = f"Example: {example}"
+        self.example = example
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Return ``--help``, whose text is printed like any other output."""
+        return _let_print(super().get_help_option(ctx))
+
+
+class Group(click.Group):
+    """Group of commands. *imports* has ``module:attribute`` and a summary for each command that is imported late."""
+
+    command_class = Command
+
+    def __init__(
+        self,
+        *arguments: Any,  # noqa: ANN401 - those of click
+        imports: Mapping[str, tuple[str, str]] | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self.subcommand_metavar = "COMMAND ..."
+        self._imports = imports or {}
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Return ``--help``, whose text is printed like any other output."""
+        return _let_print(super().get_help_option(ctx))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
+        """Return the names of all commands, in the order of their definition."""
+        return [*self.commands, *self._imports]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command *cmd_name*, imported now if need be."""
+        if cmd_name not in self._imports:
+            return super().get_command(ctx, cmd_name)
+        module, attribute = self._imports[cmd_name][0].split(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the names and summaries of all commands, without importing them."""
+        summaries = [(name, command.get_short_help_str(limit=200)) for name, command in self.commands.items()]
+        summaries += [(name, summary) for name, (_, summary) in self._imports.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(summaries)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that *args* begin with.
+
+        Raises:
+            UsageError: There is no such command.
+        """
+        known = self.list_commands(ctx)
+        if not args[0].startswith("-") and args[0] not in known:
+            hint = did_you_mean(args[0], known) or ";"
+            ctx.fail(f"there is no command {args[0]}{hint} `{ctx.command_path} --help` lists all")
+        return super().resolve_command(ctx, args)
+
+
+def _let_print(option: click.Option | None) -> click.Option | None:
+    if option is not None:
+        option.callback = _print_help
+    return option
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return a duration like 30m, 6h or 7d.
+
+    Raises:
+        BadParameter: *text* is no such duration.
+    """
+    if duration := _read_duration(text):
+        return duration
+    raise click.BadParameter("must be like 30m, 6h or 7d")
+
+
+def parse_time(text: str) -> datetime:
+    """Return a time in UTC, from ISO 8601 or a duration before now. A time without a zone is in UTC.
+
+    Raises:
+        BadParameter: *text* is neither.
+    """
+    duration = _read_duration(text)
+    if duration is not None:
+        return datetime.now(UTC) - duration
+    with suppress(ValueError, OverflowError):
+        at = datetime.fromisoformat(text)
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    raise click.BadParameter("must be like 30m, 6h or 7d, or a time like 2026-07-01T09:00")
+
+
+def _read_duration(text: str) -> timedelta | None:
+    found = re.fullmatch("([0-9]{1,5})([smhd])", text)
+    duration = found and int(found[1]) * _UNITS[found[2]]
+    return duration if duration is not None and duration <= _MAX_DURATION else None
+
+
+def parse_whole(least: int, most: int) -> Callable[[str], int]:
+    """Return a parser of a whole number from *least* to *most*."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,18}", text) or not least <= int(text) <= most:
+            raise click.BadParameter(f"must be a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def parse_setting(variable: str, read: Callable[[Settings], _T]) -> Callable[[str], _T]:
+    """Return a parser with the rules of the setting *variable*, which *read* takes from all settings."""
+
+    def parse(text: str) -> _T:
+        try:
+            return read(from_environment({variable: text or "-"}))
+        except SettingsError as error:
+            raise click.BadParameter(str(error).removeprefix(f"{variable} ")) from None
+
+    return parse
+
+
+def parse_text(pattern: str, problem: str) -> Callable[[str], str]:
+    """Return a parser of text that *pattern* matches; otherwise *problem* is the message."""
+
+    def parse(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise click.BadParameter(problem)
+        return text
+
+    return parse
+
+
+def add_action(
+    group: click.Group | None, name: str, summary: str, *, example: str
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Return a decorator that adds a command for one operation to *group*, with ``--json`` and ``--function``."""
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        command = click.command(name, cls=Command, help=summary, example=example)(function)
+        command.params += [build_json_option(), build_function_option()]
+        if group is not None:
+            group.add_command(command)
+        return command
+
+    return decorate
+
+
+def build_json_option() -> click.Option:
+    """Return ``--json``, which `is_json_wanted` reads."""
+    return click.Option(
+        ["--json"], is_flag=True, callback=_keep(JSON), expose_value=False, help="Print the answer as JSON."
+    )
+
+
+def build_function_option() -> click.Option:
+    """Return ``--function``, which may stand before or after the name of the operation."""
+    return click.Option(
+        ["--function"],
+        type=parse_text(r"[A-Za-z0-9_:$.-]+", "must be the name or the ARN of a function"),
+        callback=_keep(FUNCTION),
+        expose_value=False,
+        metavar="NAME",
+        help="Call the operate function with this name or ARN instead of connecting to MONGODB_URI.",
+    )
+
+
+def _keep(key: str) -> Callable[[click.Context, click.Parameter, object], None]:
+    """Return a callback that keeps the value of an option, if it is given, in the context of the command."""
+
+    def keep(context: click.Context, _parameter: click.Parameter, value: object) -> None:
+        if value:
+            context.meta[key] = value
+
+    return keep
+
+
+def read_function() -> str | None:
+    """Return the operate function that this command calls, or ``None`` if it connects to MONGODB_URI."""
+    function: str | None = click.get_current_context().meta.get(FUNCTION)
+    return function
+
+
+def is_json_wanted() -> bool:
+    """Return whether ``--json`` was given."""
+    return bool(click.get_current_context().meta.get(JSON))
+
+
+_ops: Final = Group(
+    "ops",
+    help="Inspect and operate queues and tasks.",
+    params=[build_function_option()],
+    imports={
+        "queue": ("tidemill.cli.queues:queue", "List, show, declare, pause, resume and configure queues."),
+        "task": ("tidemill.cli.tasks:task", "List, show, explain, retry and cancel tasks."),
+        "stats": ("tidemill.cli.queues:stats", "Show statistics of retries."),
+    },
+)
+_root: Final = Group(
+    "tidemill",
+    help="Operate a Tidemill queue. MONGODB_URI, MONGODB_DATABASE and TIDEMILL_PREFIX name its collections.",
+    imports={
+        "dlq": ("tidemill.cli.dlq:dlq", "List, show, redrive, purge, export and restore dead letters."),
+        "policy": ("tidemill.cli.policies:policy", "Show the retry presets and their delays."),
+        "simulate": ("tidemill.cli.simulate:simulate", "Simulate retry policies on a virtual clock."),
+        "work": ("tidemill.cli.work:work", "Run due tasks until stopped."),
+        "indexes": ("tidemill.cli.operations:create_indexes", "Create missing indexes, in collections of any size."),
+    },
+)
+_root.add_command(_ops)
