@@ -25,8 +25,8 @@ Kind: TypeAlias = Literal["number", "word", "text", "id"]
 MIN_TEXT: Final = 12
 """Least width of a column of text, in cells."""
 
-MIN_ID: Final = 24
-"""Least width of a column of ids, in cells: the length of an ObjectId."""
+MAX_WHOLE_ID: Final = 24
+"""Width of the longest id that is never wrapped, in cells: the length of an ObjectId."""
 
 MAX_ID: Final = 48
 """Cells of an id in a row on a terminal: the length of a UUID in JSON."""
@@ -121,11 +121,11 @@ def format_table(columns: Mapping[str, Kind], rows: Iterable[Sequence[str]]) -> 
     for index, (heading, kind) in enumerate(columns.items()):
         # A narrow terminal may break a line, but a number is never cut into another number.
         widest = max((cell_len(row[index]) for row in cells), default=0)
-        needed = None if kind == "text" else min(widest, MIN_ID) if kind == "id" else widest
+        is_wrapped = kind == "text" or (kind == "id" and widest > MAX_WHOLE_ID)
         justify: Literal["left", "right"] = "right" if kind == "number" else "left"
-        no_wrap = kind in ("number", "word")
-        table.add_column(Text(heading), justify=justify, no_wrap=no_wrap, overflow="fold", min_width=needed)
-        least_width += 1 + (MIN_TEXT if needed is None else max(needed, *map(cell_len, heading.split())))
+        needed = None if is_wrapped else widest
+        table.add_column(Text(heading), justify=justify, no_wrap=not is_wrapped, overflow="fold", min_width=needed)
+        least_width += 1 + (MIN_TEXT if is_wrapped else max(widest, *map(cell_len, heading.split())))
     for row in cells:
         table.add_row(*map(Text, row))
     return _render(table, least_width=least_width)
