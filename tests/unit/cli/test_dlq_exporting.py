@@ -184,12 +184,6 @@ def test_an_export_that_is_interrupted_says_what_is_certain_and_what_may_be(
     assert said.err == f"tidemill: {so_far}; run the same command to continue\n"
 
 
-def test_without_a_bucket_it_says_what_is_missing(operator: CommandLine) -> None:
-    said = operator.refused("dlq", "export")
-
-    assert said == "op: there is no bucket to export to: ARCHIVE_BUCKET names one"
-
-
 def test_files_of_the_bucket_come_back(
     operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime, tmp_path: Path
 ) -> None:
@@ -229,8 +223,3 @@ def test_a_file_that_is_none_keeps_no_other_back(
         f"tidemill: {tmp_path / 'nobody'}: No such file or directory",
         "tidemill: 2 of 3 files were not restored",
     ]
-
-
-def test_files_are_restored_on_a_uri_only(tidemill: CommandLine, tmp_path: Path) -> None:
-    sentence = "restore works on MONGODB_URI only: leave out --function"
-    assert tidemill.refused("dlq", "--function", "f", "restore", str(tmp_path)) == sentence

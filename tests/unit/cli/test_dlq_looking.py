@@ -12,7 +12,7 @@ import pytest
 from pymongo.database import Database
 from rich.cells import cell_len
 
-from tests.buried import FINGERPRINT, bury, letter
+from tests.buried import bury, letter
 from tests.unit.cli.conftest import Answer, CommandLine, Said
 from tidemill.admin.api import operate, read_operation
 from tidemill.admin.context import AdminContext
@@ -40,37 +40,6 @@ def facts(said: Said) -> dict[str, str]:
 
 
 # Groups
-
-
-def test_groups_have_their_size_their_times_their_trend_and_a_sample(
-    operator: CommandLine, dead: Tasks, db: Database[Any], died: datetime
-) -> None:
-    bury(dead, [letter(died - hours * HOUR) for hours in (0, 0, 0, 0, 2, 50)])
-    said = {"message": "KeyError: 'id' (pay.py:7 in pay)", "code": "KeyError", "at": died}
-    bury(dead, [letter(died - 30 * HOUR, fingerprint="00000000000000bb", name="charge", error=said)])
-
-    lines = operator.done("dlq", "ls").lines
-
-    assert lines == [
-        "fingerprint       count   first     last  last 24 h, by hour",
-        "----------------- ------ ------- -------- ------------------------",
-        "00000000000000aa      6  2d ago  30m ago  ·····················▂·█",
-        "    noop: http_503: the receiver answered 503",
-        "00000000000000bb      1  1d ago   1d ago  ························",
-        "    charge: KeyError: 'id' (pay.py:7 in pay)",
-        "",
-        "2 groups, 7 open dead letters in total; list a group with --fingerprint F",
-    ]
-    assert db.name == operator.done("dlq", "ls", "--json").json["database"]
-
-
-def test_groups_that_are_not_shown_are_counted(operator: CommandLine, dead: Tasks, died: datetime) -> None:
-    bury(dead, [letter(died, fingerprint=f"{n:016x}") for n in range(5)])
-
-    said = operator.done("dlq", "ls", "--limit", "2")
-
-    assert said.lines[-1] == "2 of 5 groups, 5 open dead letters in total; list a group with --fingerprint F"
-    assert len(operator.done("dlq", "ls", "--limit", "2", "--json").json["groups"]) == 2
 
 
 def test_where_not_all_can_be_counted_it_says_of_how_many_it_is(
@@ -157,21 +126,6 @@ def test_an_error_that_is_too_long_for_a_list_is_told(operator: CommandLine, dea
     assert "c" * 50 in operator.done("dlq", "show", "x").out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ((), "there are no open dead letters in {}"),
-        (("--items",), "no open dead letter matches in {}"),
-        (("--name", "registered", "--since", "2h"), "no open dead letter matches in {}"),
-        (("--redriven",), "no redriven dead letter matches in {}"),
-    ],
-)
-def test_where_there_is_nothing_it_says_so(
-    operator: CommandLine, db: Database[Any], arguments: tuple[str, ...], sentence: str
-) -> None:
-    assert operator.done("dlq", "ls", *arguments).out == sentence.format(db.name) + "\n"
-
-
 def test_what_steers_a_terminal_is_spelled_out(operator: CommandLine, dead: Tasks, died: datetime) -> None:
     evil = "\x1b[31m\nno"
     error = {"message": evil, "code": evil, "at": died}
@@ -182,27 +136,6 @@ def test_what_steers_a_terminal_is_spelled_out(operator: CommandLine, dead: Task
 
 
 # Letters
-
-
-def test_with_a_filter_the_letters_themselves_are_listed(operator: CommandLine, dead: Tasks, died: datetime) -> None:
-    [first, second, third] = bury(
-        dead,
-        [
-            letter(died, archived_at=died),
-            letter(died - 3 * HOUR, redrive_started_at=died, name="charge"),
-            letter(died - 6 * HOUR, error=None),
-        ],
-    )
-    bury(dead, [letter(died, fingerprint="b"), letter(died, redriven_at=died)])
-
-    lines = operator.done("dlq", "ls", "--fingerprint", FINGERPRINT).lines
-
-    assert [line.split() for line in lines if "--" not in line] == [
-        ["task", "failed", "at", "name", "error", "exported", "state"],
-        [str(first), "30m", "ago", "noop", "http_503", "yes", "open"],
-        [str(second), "3h", "ago", "charge", "http_503", "no", "in", "progress"],
-        [str(third), "6h", "ago", "noop", "exhausted", "no", "open"],
-    ]
 
 
 @pytest.mark.parametrize(
@@ -244,26 +177,6 @@ def test_a_list_goes_on_where_one_ended(operator: CommandLine, dead: Tasks, died
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--since", "yesterday"),
-        ("--since", "2h ago"),
-        ("--until", "2031-02-30"),
-        ("--since", ""),
-        ("--since", "-1h"),
-        ("--limit", "0"),
-        ("--limit", "1001"),
-        ("--limit", "x"),
-    ],
-)
-def test_what_is_no_filter_is_answered_with_the_usage(tidemill: CommandLine, arguments: tuple[str, ...]) -> None:
-    said = tidemill("dlq", "ls", *arguments)
-
-    assert (said.status, said.out) == (2, "")
-    assert said.err.startswith("Usage: tidemill dlq ls")
-
-
-@pytest.mark.parametrize(
     ("text", "at"),
     [
         ("2031-07-01", datetime(2031, 7, 1, tzinfo=UTC)),
@@ -280,25 +193,6 @@ def test_a_time_is_utc_unless_it_says_otherwise(operator: CommandLine, dead: Tas
 
 
 # One
-
-
-def test_a_letter_says_where_it_stands(operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime) -> None:
-    log = [{"attempt": 0, "status": "failed", "started_at": died, "duration_ms": 1500, "note": "503"}]
-    bury(dead, [letter(died, _id="x", redrives=1, attempt_log=log, payload={"card": SECRET}, result=SECRET)])
-    bury(dead, [letter(died - HOUR, _id="x", redriven_at=died, reason="worker_lost")])
-
-    said = operator.done("dlq", "show", "x")
-
-    shown = facts(said)
-    assert (shown["task"], shown["kept"]) == ("x", f"among the dead letters of {db.name}")
-    assert (shown["reason"], shown["redrives"]) == ("exhausted", "1 before this failure")
-    assert shown["failed at"].endswith("UTC (30m ago)") or shown["failed at"].endswith("UTC (30m 1s ago)")
-    assert (shown["fingerprint"], shown["exported"]) == (FINGERPRINT, "not yet")
-    assert shown["redriven"] == "no: `tidemill dlq redrive ID` runs it again"
-    assert "      0  failed" in said.out
-    assert "other dead letters of the task:" in said.lines
-    assert said.lines[-1].split()[:3] == ["0", "1h", "ago"]
-    assert SECRET not in said.out + operator.done("dlq", "show", "x", "--json").out
 
 
 @pytest.mark.parametrize(
@@ -319,23 +213,3 @@ def test_what_became_of_a_letter_is_told(
     bury(dead, [letter(died, _id="x") | {name: died if value is True else value for name, value in marks.items()}])
 
     assert words in facts(operator.done("dlq", "show", "x"))[field]
-
-
-def test_a_letter_of_several_is_named_by_its_redrives(operator: CommandLine, dead: Tasks, died: datetime) -> None:
-    bury(dead, [letter(died, _id="x", redrives=n, reason=f"r{n}") for n in range(3)])
-
-    assert facts(operator.done("dlq", "show", "x"))["reason"] == "r2"
-    assert facts(operator.done("dlq", "show", "x", "--redrives", "0"))["reason"] == "r0"
-
-
-def test_a_letter_that_is_not_there_is_one_sentence(operator: CommandLine, db: Database[Any]) -> None:
-    assert operator.refused("dlq", "show", "nobody") == f"there is no dead letter of task nobody in {db.name}"
-
-
-def test_a_database_where_no_executor_ever_was_is_told(operator: CommandLine, db: Database[Any]) -> None:
-    db["task_types"].delete_many({})
-
-    said = operator("dlq", "ls")
-
-    assert (said.status, said.out) == (0, f"there are no open dead letters in {db.name}\n")
-    assert f"no executor has ever registered its functions in {db.name}: is MONGODB_DATABASE right?" in said.err

@@ -93,17 +93,6 @@ def test_with_yes_nobody_is_asked(operator: CommandLine, dead: Tasks) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_a_dry_run_destroys_nothing_and_asks_nobody(operator: CommandLine, db: Database[Any], dead: Tasks) -> None:
-    said = operator.done("dlq", "purge", "--all", "--dry-run")
-
-    assert said.lines[0].startswith(f"3 dead letters of {db.name} would be destroyed: 2 of them not exported")
-    assert operator.done("dlq", "purge", "a", "--dry-run").out == (
-        f"1 dead letter of {db.name} would be destroyed: all of them exported\n"
-    )
-    assert dead.count_documents({}) == 4
-
-
-@pytest.mark.usefixtures("three")
 @pytest.mark.parametrize(
     ("arguments", "left"),
     [

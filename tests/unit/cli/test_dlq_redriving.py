@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from tests.builders import add, document, stored
+from tests.builders import stored
 from tests.buried import bury, letter
 from tests.conftest import T0
 from tests.unit.cli.conftest import Answer, CommandLine
@@ -60,19 +60,6 @@ def test_several_are_redriven_one_after_the_other(
     assert tasks.count_documents({}) == 2
 
 
-def test_one_that_is_not_there_keeps_no_other_back(
-    operator: CommandLine, dead: Tasks, tasks: Tasks, died: datetime
-) -> None:
-    ids = [str(one) for one in bury(dead, open_letters(died, 2))]
-
-    said = operator("dlq", "redrive", ids[0], "nobody", ids[1])
-
-    assert said.status == 1
-    assert "there is no dead letter of task nobody" in said.err
-    assert said.err.endswith("tidemill: 1 of the selected dead letters could not be redriven\n")
-    assert tasks.count_documents({}) == 2
-
-
 def test_a_limit_is_kept_over_all_pages(by_two: CommandLine, dead: Tasks, tasks: Tasks, died: datetime) -> None:
     bury(dead, open_letters(died, 7))
 
@@ -100,31 +87,6 @@ def test_a_dry_run_changes_nothing_and_says_the_same(
     assert tasks.count_documents({}) == 0
 
 
-def test_what_is_refused_is_told_with_its_reason_and_ends_in_1(
-    operator: CommandLine, db: Database[Any], dead: Tasks, tasks: Tasks, died: datetime
-) -> None:
-    bury(dead, [letter(died, name="retired") for _ in range(2)])
-    [alive] = bury(dead, [letter(died, name="registered", _id="alive")])
-    add(tasks, [document(died, _id=alive)])
-    bury(dead, [letter(died, name="registered", _id="late", expires_at=died)])
-
-    said = operator("dlq", "redrive", "--all")
-
-    assert said.status == 1
-    assert said.err == "tidemill: 4 of the selected dead letters could not be redriven\n"
-    assert said.lines[0] == f"0 dead letters of {db.name} redriven"
-    for line in (
-        "- 2 unregistered: no executor has registered their function: retired (2)",
-        "- 1 conflict: another task has their id or holds their idempotency key",
-        "- 1 expired: their expiry time is over, or will be when they are due; --drop-expiry starts them",
-    ):
-        assert line in said.lines
-    assert any(line.startswith("- alive: ") for line in said.lines)
-    assert tasks.count_documents({}) == 1
-    operator.done("dlq", "redrive", "late", "--drop-expiry")
-    assert stored(tasks, "late")["expires_at"] is None
-
-
 def test_with_a_rate_tasks_become_due_one_after_the_other(
     operator: CommandLine, dead: Tasks, tasks: Tasks, died: datetime
 ) -> None:
@@ -136,17 +98,6 @@ def test_with_a_rate_tasks_become_due_one_after_the_other(
     assert [later - earlier for earlier, later in pairwise(due)] == [timedelta(seconds=10)] * 2
 
 
-@pytest.mark.parametrize("rate", ["0.001", "1e6"])
-def test_a_rate_may_be_slow_or_fast(
-    operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime, rate: str
-) -> None:
-    bury(dead, open_letters(died, 2))
-
-    said = operator.done("dlq", "redrive", "--all", "--rate", rate).out
-
-    assert said.startswith(f"2 dead letters of {db.name} redriven, due one by one over ")
-
-
 def test_letters_whose_turn_would_be_too_far_away_are_told(deploy: Callable[[Answer], CommandLine]) -> None:
     counts = {"examined": 3, "redriven": 2, "refused": {"too_far_ahead": 1}, "unregistered": {}, "examples": []}
     operator = deploy(lambda _: {"now": iso_timestamp(T0), "database": "db", "dry_run": False, "next": None} | counts)
@@ -155,46 +106,6 @@ def test_letters_whose_turn_would_be_too_far_away_are_told(deploy: Callable[[Ans
 
     assert said.status == 1
     assert "- 1 too_far_ahead: at this --rate they would become due in more than a year" in said.lines
-
-
-def test_where_nothing_matches_it_says_so(operator: CommandLine, db: Database[Any]) -> None:
-    assert operator.done("dlq", "redrive", "--all").out == f"no open dead letter matches in {db.name}\n"
-    said = operator("dlq", "redrive", "--name", "registred")
-    assert said.err == "tidemill: no executor has registered a function registred, did you mean registered?\n"
-
-
-@pytest.mark.parametrize("command", ["redrive", "purge"])
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "say which dead letters: IDs, or --fingerprint"),
-        (("--dry-run",), "say which dead letters"),
-        (("--limit", "5"), "say which dead letters"),
-        (("--all", "x"), "IDs, filters and --all exclude each other"),
-        (("--all", "--name", "x"), "IDs, filters and --all exclude each other"),
-        (("x", "--queue", "x"), "IDs, filters and --all exclude each other"),
-        (("x", "y", "--redrives", "1"), "--redrives needs exactly one ID"),
-        (("--all", "--redrives", "1"), "--redrives needs exactly one ID"),
-        (("--all", "--limit", "0"), "must be a whole number from 1"),
-        (("--all", "--limit", "-1"), "must be a whole number"),
-    ],
-)
-def test_what_does_not_say_which_is_answered_with_the_usage(
-    tidemill: CommandLine, command: str, arguments: tuple[str, ...], words: str
-) -> None:
-    said = tidemill("dlq", command, *arguments)
-
-    assert (said.status, said.out) == (2, "")
-    assert said.err.startswith(f"Usage: tidemill dlq {command}")
-    assert words in said.err
-
-
-@pytest.mark.parametrize("rate", ["0", "-1", "5e-324", "0.0009", "nan", "inf", "x", "1e9"])
-def test_a_rate_that_is_none_is_answered_with_the_usage(tidemill: CommandLine, rate: str) -> None:
-    said = tidemill("dlq", "redrive", "--all", "--rate", rate)
-
-    assert said.status == 2
-    assert "--rate: must be a number from 0.001 to 1000000" in said.err
 
 
 # Watched

@@ -215,14 +215,6 @@ def test_a_request_that_is_none_is_refused_before_anybody_is_asked(operator: Com
     assert platform.asked == []
 
 
-@pytest.mark.parametrize("name", ["", " ", "a b", "é", "x\n", "../x"])
-def test_what_is_no_name_of_a_function_is_answered_with_the_usage(tidemill: CommandLine, name: str) -> None:
-    said = tidemill("ops", "queue", "ls", "--function", name)
-
-    assert (said.status, said.out) == (2, "")
-    assert "--function: must be the name or the ARN of a function" in said.err
-
-
 def test_an_answer_that_was_cut_is_called_so(tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     answer: dict[str, Any] = {
         "queues": [],

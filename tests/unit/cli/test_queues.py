@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from pymongo.database import Database
 
-from tests.builders import MINUTE, add, claim, document
+from tests.builders import add, document
 from tests.unit.cli.conftest import CommandLine
 from tidemill.clock import ServerClock
 from tidemill.control import queues, task_types
@@ -23,34 +22,6 @@ def eu(db: Database[Any]) -> str:
     return "eu"
 
 
-def _fill(db: Database[Any], tasks: Tasks) -> None:
-    """Three fresh tasks, one of them running, and two retries, one of them delayed."""
-    now = ServerClock(db).now()
-    later = now + timedelta(hours=3)
-    add(tasks, [document(now - 10 * MINUTE - MINUTE / 2) for _ in range(3)])
-    claim(tasks, now, limit=1)
-    add(tasks, [document(now, lane="retry"), document(now, lane="retry", due_at=later, next_retry_at=later)])
-
-
-def test_ls_has_a_row_for_each_queue_declared_or_not(
-    operator: CommandLine, db: Database[Any], tasks: Tasks, eu: str
-) -> None:
-    _fill(db, tasks)
-    add(tasks, [document(ServerClock(db).now() + MINUTE, queue="undeclared")])
-    operator.done("ops", "queue", "pause", eu)
-
-    headings, _, *rows = operator.done("ops", "queue", "ls").lines
-
-    assert headings == "queue       fresh  retry  delayed  processing  oldest due  state"
-    assert rows[0].startswith("default         2      2        1           1     10m ")
-    assert [row.split()[0] for row in rows] == ["default", "eu", "undeclared"]
-    assert [row.split()[-1] for row in rows] == ["open", "paused", "open"]
-
-
-def test_ls_of_nothing_has_the_default_queue(operator: CommandLine) -> None:
-    assert operator.done("ops", "queue", "ls").lines[2].split() == ["default", "0", "0", "0", "0", "-", "open"]
-
-
 def test_ls_has_the_queues_of_all_pages(operator: CommandLine, db: Database[Any]) -> None:
     names = [f"q{number:03}" for number in range(230)]
     db["queues"].insert_many({"_id": name} for name in names)
@@ -58,39 +29,6 @@ def test_ls_has_the_queues_of_all_pages(operator: CommandLine, db: Database[Any]
     assert [row.split()[0] for row in operator.done("ops", "queue", "ls").lines[2:]] == ["default", *names]
     answer = operator.done("ops", "queue", "ls", "--json").json
     assert ([one["queue"] for one in answer["queues"]], answer["next"]) == (["default", *names], None)
-
-
-def test_ls_as_json_has_the_status_of_each(operator: CommandLine, eu: str) -> None:
-    first, second = operator.done("ops", "queue", "ls", "--json").json["queues"]
-
-    assert (first["queue"], second["queue"]) == ("default", eu)
-    assert second["queue_size"] == 0
-
-
-def test_status_is_of_the_default_queue_and_lists_what_runs(
-    operator: CommandLine, db: Database[Any], tasks: Tasks
-) -> None:
-    _fill(db, tasks)
-
-    said = operator.done("ops", "queue", "status")
-
-    assert said.lines[0] == f"queue default of {db.name} is open"
-    assert said.lines[4].split()[:4] == ["2", "2", "1", "1"]
-    assert "running (1 of 1):" in said.out
-    assert said.lines[-1].split()[1:4] == ["noop", "1", "fresh"]
-    assert "choices" not in said.out
-
-
-def test_status_tells_what_a_queue_has_chosen(operator: CommandLine, db: Database[Any], eu: str) -> None:
-    operator.done("ops", "queue", "set", eu, "--selection", "retries_first")
-    operator.done("ops", "queue", "pause", eu)
-
-    said = operator.done("ops", "queue", "status", eu)
-    assert said.lines[0] == f"queue eu of {db.name} is paused: it takes new tasks and starts none"
-    assert (
-        operator.done("ops", "queue", "status", eu, "--json").json["queue"]["options"]["selection"] == "retries_first"
-    )
-    assert said.lines[-3:] == ["its own options:", "", "selection  retries_first"]
 
 
 def test_numbers_are_read_as_shells_write_them(operator: CommandLine, db: Database[Any]) -> None:
@@ -102,27 +40,6 @@ def test_numbers_are_read_as_shells_write_them(operator: CommandLine, db: Databa
         "adaptive back-off  delay x (1 + due tasks / 20), up to 60 s",
         "retry budget       delay x 2 after 50 retries in a minute",
     ]
-
-
-def test_status_as_json_is_the_document(operator: CommandLine, db: Database[Any], tasks: Tasks) -> None:
-    _fill(db, tasks)
-
-    answer = operator.done("ops", "queue", "status", "--json").json
-    said = answer["queue"]
-
-    assert 630 <= said.pop("oldest_due_age_sec") < 690
-    assert [one["name"] for one in said.pop("current")] == ["noop"]
-    assert said.pop("options")["retry_share"] is None
-    assert answer["database"] == db.name
-    assert said == {
-        "queue": "default", "queue_size": 2, "retry_queue_size": 2, "delayed": 1, "processing": 1, "paused": False,
-    }  # fmt: skip
-
-
-def test_a_queue_that_is_not_there_has_no_status(operator: CommandLine) -> None:
-    assert operator.refused("ops", "queue", "status", "us") == (
-        "queue: there is no queue us: none is declared, and no task of one is pending or processing"
-    )
 
 
 @pytest.mark.parametrize("typo", ["defalt", "eu-centrl", "python-olny"])
@@ -137,11 +54,6 @@ def test_a_name_that_is_nearly_one_is_guessed(
     assert operator.refused("ops", "queue", "pause", typo) == (
         f"queue: is not declared, did you mean {meant}? If not, run `tidemill ops queue declare {typo}` once"
     )
-
-
-@pytest.mark.parametrize("action", ["declare", "pause"])
-def test_what_can_be_no_queue_is_refused_in_a_sentence(operator: CommandLine, action: str) -> None:
-    assert operator.refused("ops", "queue", action, "e u") == "queue: use up to 63 letters, digits, _ . and -"
 
 
 def test_a_queue_is_declared(operator: CommandLine, db: Database[Any]) -> None:
@@ -197,31 +109,6 @@ def test_a_value_out_of_range_changes_nothing(
     assert load_options(db, "default") == QueueOptions()
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ((), "nothing to change: give at least one option"),
-        (("--retry-share", "half"), "--retry-share: must be a number or the word deployment"),
-        (
-            ("--max-in-flight-retries", "1.5"),
-            "--max-in-flight-retries: must be a whole number or the word none",
-        ),
-        (("--selection", "random"), "--selection: 'random' is not one of"),
-        (("--adaptive", "yes"), "--adaptive: 'yes' is not one of"),
-        (("--budget-per-minute", "many"), "--budget-per-minute: 'many' is not a valid integer"),
-        (("--retry", "0.5"), "there is no option --retry"),
-    ],
-)
-def test_what_set_does_not_understand_is_answered_with_the_usage(
-    operator: CommandLine, options: tuple[str, ...], sentence: str
-) -> None:
-    said = operator("ops", "queue", "set", "default", *options)
-
-    assert (said.status, said.out) == (2, "")
-    assert said.err.startswith("Usage: tidemill")
-    assert sentence in said.err
-
-
 @pytest.mark.parametrize("command", [("set", "us", "--budget", "on"), ("pause", "us"), ("resume", "us")])
 def test_a_queue_that_is_not_declared_is_not_changed(
     operator: CommandLine, db: Database[Any], command: tuple[str, ...]
@@ -257,16 +144,3 @@ def test_a_queue_that_holds_tasks_can_be_paused_without_opening_it_to_http(
     operator.done("ops", "queue", "declare", "python-only")
     assert "python-only" in task_types.Directory(db).read_declarations().queues
     assert load_options(db, "python-only") == QueueOptions(paused=True)
-
-
-def test_pausing_where_no_executor_ever_was_says_that_another_database_may_be_meant(
-    operator: CommandLine, db: Database[Any]
-) -> None:
-    db["task_types"].delete_many({})
-
-    said = operator("ops", "queue", "pause", "default")
-
-    assert said.status == 0
-    assert said.err == (
-        f"tidemill: no executor has ever registered its functions in {db.name}: is MONGODB_DATABASE right?\n"
-    )

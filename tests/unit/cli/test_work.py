@@ -14,41 +14,6 @@ from tidemill.cli.work import _leave, _require_indexes
 from tidemill.executor.report import Report
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (("--queue", "e u"), "--queue: use up to 63 letters, digits, _ . and -"),
-        (("--queue", ""), "--queue: use up to 63 letters, digits, _ . and -"),
-        (("--lane", "slow"), "--lane: 'slow' is not one of 'fresh', 'retry'"),
-        (("--selection", "newest_first"), "--selection: 'newest_first' is not one of"),
-        (("--concurrency", "0"), "--concurrency: must be a whole number from 1 to 256"),
-        (("--concurrency", "257"), "--concurrency: must be a whole number from 1 to 256"),
-        (("--concurrency", "1e2"), "--concurrency: must be a whole number from 1 to 256"),
-        (("--tasks", ""), "--tasks: must be the name of a Python package"),
-        (("--tasks", "./tasks"), "--tasks: must be the name of a Python package"),
-        (("--batch-size", "many"), "--batch-size: must be a whole number from 1 to 1000"),
-        (("--until",), "there is no option --until, did you mean --until-empty?"),
-        (("now",), "got unexpected extra argument (now)"),
-    ],
-)
-def test_an_option_that_cannot_be_is_refused_with_what_can(
-    tidemill: CommandLine, arguments: tuple[str, ...], complaint: str
-) -> None:
-    said = tidemill("work", *arguments)
-
-    assert (said.status, said.out) == (2, "")
-    assert said.err.startswith("Usage: tidemill")
-    assert complaint in said.err
-
-
-def test_help_is_given_without_a_database(tidemill: CommandLine) -> None:
-    assert tidemill.done("work", "--help").out.startswith("Usage: tidemill work")
-
-
-def test_without_an_address_the_variable_is_named(tidemill: CommandLine) -> None:
-    assert tidemill.refused("work") == "MONGODB_URI is missing: set it, or MONGODB_SECRET_ARN"
-
-
 def test_a_setting_that_cannot_be_is_refused(tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONCURRENCY", "all")
 

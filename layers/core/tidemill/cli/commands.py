@@ -76,7 +76,7 @@ def _describe_usage_error(error: click.UsageError) -> str:
             known = [option for parameter in error.cmd.params for option in parameter.opts] if error.cmd else []
             return f"there is no option {name}{did_you_mean(name, known) or ';'} {help_hint}"
         case click.MissingParameter(param=click.Parameter() as parameter):
-            return f"{parameter.human_readable_name} is missing; {help_hint}"
+            return f"{parameter.human_readable_name.split()[0]} is missing; {help_hint}"
         case click.BadParameter(param=click.Parameter() as parameter):
             name = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
             return f"{name}: {error.message.removesuffix('.')}"

@@ -126,7 +126,7 @@ def _list_groups(limit: int) -> None:
     dlq,
     "show",
     f"Show a dead letter, its attempts, and the other dead letters of its task.{ID_HELP}",
-    example=f"tidemill dlq show {'65f0c1a2' * 3}",
+    example="tidemill dlq show 65f0c1a2b3d4e5f607182930",
 )
 @click.argument("task_id", metavar="ID")
 @click.option(
