@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -12,10 +11,9 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from tests.builders import stored
 from tests.buried import bury, letter
 from tests.conftest import T0
-from tests.unit.cli.conftest import Answer, CommandLine
+from tests.unit.cli.conftest import Answer, CommandLine, Terminal
 from tidemill.clock import ServerClock
 from tidemill.store.connection import Tasks
 from tidemill.text import iso_timestamp
@@ -28,25 +26,8 @@ def died(db: Database[Any]) -> datetime:
     return ServerClock(db).now() - HOUR
 
 
-class Terminal(io.StringIO):
-    """What a command takes for a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 def open_letters(died: datetime, count: int, **fields: Any) -> list[dict[str, Any]]:
     return [letter(died - n * HOUR, name="registered", **fields) for n in range(count)]
-
-
-def test_a_letter_is_redriven_by_its_id(
-    operator: CommandLine, db: Database[Any], dead: Tasks, tasks: Tasks, died: datetime
-) -> None:
-    [task_id, _] = bury(dead, open_letters(died, 2))
-
-    assert operator.done("dlq", "redrive", str(task_id)).out == f"1 dead letter of {db.name} redriven\n"
-    assert stored(tasks, task_id)["redrives"] == 1
-    assert tasks.count_documents({}) == 1
 
 
 def test_several_are_redriven_one_after_the_other(
@@ -60,31 +41,14 @@ def test_several_are_redriven_one_after_the_other(
     assert tasks.count_documents({}) == 2
 
 
-def test_a_limit_is_kept_over_all_pages(by_two: CommandLine, dead: Tasks, tasks: Tasks, died: datetime) -> None:
+@pytest.mark.parametrize(("options", "count"), [((), 7), (("--limit", "5"), 5)])
+def test_a_limit_is_kept_over_all_pages(
+    by_two: CommandLine, dead: Tasks, tasks: Tasks, died: datetime, *, options: tuple[str, ...], count: int
+) -> None:  # fmt: skip
     bury(dead, open_letters(died, 7))
 
-    assert by_two.done("dlq", "redrive", "--all", "--limit", "5", "--json").json["redriven"] == 5
-    assert tasks.count_documents({}) == 5
-
-
-def test_all_pages_are_asked_for(by_two: CommandLine, dead: Tasks, tasks: Tasks, died: datetime) -> None:
-    bury(dead, open_letters(died, 7))
-
-    assert by_two.done("dlq", "redrive", "--all", "--json").json["redriven"] == 7
-    assert tasks.count_documents({}) == 7
-
-
-def test_a_dry_run_changes_nothing_and_says_the_same(
-    operator: CommandLine, db: Database[Any], dead: Tasks, tasks: Tasks, died: datetime
-) -> None:
-    bury(dead, open_letters(died, 3))
-    bury(dead, [letter(died, name="retired")])
-
-    said = operator("dlq", "redrive", "--all", "--dry-run", "--rate", "2")
-
-    assert (said.status, said.err) == (0, "")
-    assert said.lines[0] == f"3 dead letters of {db.name} would be redriven, due one by one over 1.5s"
-    assert tasks.count_documents({}) == 0
+    assert by_two.done("dlq", "redrive", "--all", *options, "--json").json["redriven"] == count
+    assert tasks.count_documents({}) == count
 
 
 def test_with_a_rate_tasks_become_due_one_after_the_other(
@@ -106,9 +70,6 @@ def test_letters_whose_turn_would_be_too_far_away_are_told(deploy: Callable[[Ans
 
     assert said.status == 1
     assert "- 1 too_far_ahead: at this --rate they would become due in more than a year" in said.lines
-
-
-# Watched
 
 
 def test_on_a_terminal_a_bar_tells_how_far_it_is(
