@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 import pytest
@@ -16,6 +17,7 @@ from tests.functions.calls import app
 from tests.functions.warm import cool_down
 from tidemill.aws import launcher
 from tidemill.cli import main
+from tidemill.clock import ServerClock
 from tidemill.testing import Mongod
 
 
@@ -126,6 +128,12 @@ def terminal(
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")
     return OnTerminal(capsys)
+
+
+@pytest.fixture
+def died(db: Database[Any]) -> datetime:
+    """An hour ago, as the server has it."""
+    return ServerClock(db).now() - timedelta(hours=1)
 
 
 @pytest.fixture

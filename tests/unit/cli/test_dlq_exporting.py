@@ -16,7 +16,6 @@ from tests.buried import bury, letter
 from tests.unit.cli.conftest import CommandLine
 from tidemill.bootstrap import deployment
 from tidemill.cli import dlq_paging
-from tidemill.clock import ServerClock
 from tidemill.dead_letters.export_format import ExportError, encode_object
 from tidemill.documents import decode
 from tidemill.store.connection import Tasks
@@ -24,11 +23,6 @@ from tidemill.store.connection import Tasks
 HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
 SHOWN = "`tidemill dlq show ID` shows the reason"
-
-
-@pytest.fixture
-def died(db: Database[Any]) -> datetime:
-    return ServerClock(db).now() - HOUR
 
 
 @pytest.fixture

@@ -1,14 +1,16 @@
-"""What a command needs: a database, and modules, which are those of the command and no others."""
+"""What a command needs: a database, and modules, its own and no others; how Ctrl-C ends it."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from tests.unit.cli.conftest import CommandLine
+from tidemill.cli import commands
 
 
 @pytest.mark.parametrize(
@@ -68,3 +70,22 @@ def test_a_command_imports_what_it_needs_and_no_other_command(command: str, modu
     assert "tidemill.simulation" not in imported
     assert ("tidemill.executor.execution" in imported) is (command == "work")
     assert ("tidemill.bootstrap" in imported) is ("operations" in modules or command == "work")
+
+
+class HalfMade:
+    """As the driver's transaction is where a signal comes while it is made."""
+
+    def __del__(self) -> None:
+        raise AttributeError("conn_mgr")
+
+
+def test_what_was_half_made_says_nothing(tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        made = HalfMade()
+        raise KeyboardInterrupt(made is None)
+
+    monkeypatch.setattr(commands, "run_command", interrupted)
+
+    said = tidemill("ops", "queue", "ls")
+
+    assert (said.status, said.out, said.err) == (130, "", "")
