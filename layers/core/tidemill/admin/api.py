@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Generic, TypeVar, Union, get_args
+from typing import Annotated, Any, Final, Union, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -25,47 +25,36 @@ from tidemill.policy.failures import truncate_text
 from tidemill.requests.validation import list_problems
 from tidemill.text import did_you_mean
 
-_OperationT = TypeVar("_OperationT", bound=Operation)
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind(Generic[_OperationT]):
-    """Request model of an operation, and the function that carries it out."""
-
-    model: type[_OperationT]
-    answer: Callable[[_OperationT, AdminContext], Response]
-
-
-_KINDS: Final[tuple[_Kind[Any], ...]] = (
-    _Kind(requests.QueueList, queues.list_queues),
-    _Kind(requests.QueueDeclare, queues.declare),
-    _Kind(requests.QueueStatusOf, queues.show_status),
-    _Kind(requests.QueuePause, queues.pause),
-    _Kind(requests.QueueResume, queues.resume),
-    _Kind(requests.QueueSet, queues.change),
-    _Kind(requests.TaskList, tasks.list_tasks),
-    _Kind(requests.TaskShow, tasks.show),
-    _Kind(requests.TaskExplain, tasks.explain),
-    _Kind(requests.TaskRetry, tasks.retry),
-    _Kind(requests.TaskCancel, tasks.cancel),
-    _Kind(requests.DeadLetterGroups, dead_letters.list_groups),
-    _Kind(requests.DeadLetterList, dead_letters.list_dead_letters),
-    _Kind(requests.DeadLetterShow, dead_letters.show),
-    _Kind(requests.DeadLetterRedrive, dead_letters.redrive),
-    _Kind(requests.DeadLetterPurge, dead_letters.purge),
-    _Kind(requests.DeadLetterExport, dead_letters.export),
-    _Kind(requests.Stats, queues.show_statistics),
-)
-_KINDS_BY_OP: Final[Mapping[str, _Kind[Any]]] = {
-    get_args(kind.model.model_fields["op"].annotation)[0]: kind for kind in _KINDS
+_ANSWERS: Final[Mapping[type[Operation], Callable[[Any, AdminContext], Response]]] = {
+    requests.QueueList: queues.list_queues,
+    requests.QueueDeclare: queues.declare,
+    requests.QueueStatusOf: queues.show_status,
+    requests.QueuePause: queues.pause,
+    requests.QueueResume: queues.resume,
+    requests.QueueSet: queues.change,
+    requests.TaskList: tasks.list_tasks,
+    requests.TaskShow: tasks.show,
+    requests.TaskExplain: tasks.explain,
+    requests.TaskRetry: tasks.retry,
+    requests.TaskCancel: tasks.cancel,
+    requests.DeadLetterGroups: dead_letters.list_groups,
+    requests.DeadLetterList: dead_letters.list_dead_letters,
+    requests.DeadLetterShow: dead_letters.show,
+    requests.DeadLetterRedrive: dead_letters.redrive,
+    requests.DeadLetterPurge: dead_letters.purge,
+    requests.DeadLetterExport: dead_letters.export,
+    requests.Stats: queues.show_statistics,
 }
+"""Function that carries out each operation."""
+
+_MODELS: Final = {get_args(model.model_fields["op"].annotation)[0]: model for model in _ANSWERS}
 
 OPERATION_ADAPTER: Final[TypeAdapter[Operation]] = TypeAdapter(
-    Annotated[Union[tuple(kind.model for kind in _KINDS)], Field(discriminator="op")]  # noqa: UP007 - of a table
+    Annotated[Union[tuple(_ANSWERS)], Field(discriminator="op")]  # noqa: UP007 - of a table
 )
 """Union of all operations, discriminated by ``op``. Its JSON schema describes the events of the operate function."""
 
-OPERATIONS: Final = tuple(_KINDS_BY_OP)
+OPERATIONS: Final = tuple(_MODELS)
 """All values of ``op``."""
 
 _OPERATIONS_HINT: Final = f"the operations are {', '.join(OPERATIONS)}"
@@ -87,14 +76,14 @@ def read_operation(event: object) -> Operation:
             [Problem("op", f'is missing: send {{"op": "queue.list"}}, for example; {_OPERATIONS_HINT}')]
         )
     op = event["op"]
-    if not isinstance(op, str) or op not in _KINDS_BY_OP:
+    if not isinstance(op, str) or op not in _MODELS:
         raise InvalidRequestError([Problem("op", _describe_unknown(op))])
     try:
         return OPERATION_ADAPTER.validate_python(event)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
         field_details = [{**detail, "loc": detail["loc"][1:]} for detail in details]  # the first part is the operation
-        names = _KINDS_BY_OP[op].model.model_fields
+        names = _MODELS[op].model_fields
         raise InvalidRequestError(list_problems(field_details, below="event", names=names)) from None
 
 
@@ -108,7 +97,7 @@ def operate(request: Operation, context: AdminContext) -> Response:
         UnavailableError: MongoDB did not answer; every operation can be repeated.
     """
     source = {"database": context.db.name, "now": context.clock.now()}
-    return _KINDS_BY_OP[request.op].answer(request, context).model_copy(update=source)
+    return _ANSWERS[type(request)](request, context).model_copy(update=source)
 
 
 MAX_ANSWER_BYTES: Final = 5_000_000

@@ -26,12 +26,7 @@ from tidemill.admin.responses import (
     RefusalExample,
 )
 from tidemill.admin.tasks import NoLetterError, find_dead_letter_id
-from tidemill.admin.views import (
-    build_allowances,
-    build_dead_letter,
-    build_group,
-    build_other_failure,
-)
+from tidemill.admin.views import build_allowances, build_dead_letter, build_group, build_other_failure
 from tidemill.control import queues as control_names
 from tidemill.control import task_types
 from tidemill.dead_letters import queries
@@ -193,10 +188,7 @@ def _compute_deadline() -> float:
 
 def _build_example(refusal: Refused) -> RefusalExample:
     return RefusalExample(
-        id=tasks.format_id(refusal.id.task),
-        redrives=refusal.id.redrives,
-        code=refusal.code,
-        message=refusal.message,
+        id=tasks.format_id(refusal.id.task), redrives=refusal.id.redrives, code=refusal.code, message=refusal.message
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, PlainSerializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 from tidemill.explain.text import Reason
 from tidemill.model import QueueOptions
@@ -27,7 +27,7 @@ _LAST_FIELDS: Final = ("next", "warnings", "database", "now", "truncated")
 class View(BaseModel):
     """Part of a response. Fields not given are absent in JSON; unknown ones, of a newer function, are ignored."""
 
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True, hide_input_in_errors=True)
 
 
 class Response(View):
@@ -179,7 +179,7 @@ class AttemptView(View):
     """Attempt of a task."""
 
     attempt: int
-    status: str
+    status: Annotated[str, BeforeValidator(str)]  # anything, if it was edited by hand
     started_at: Time
     duration_ms: int
     note: str

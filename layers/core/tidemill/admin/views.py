@@ -9,11 +9,9 @@ from tidemill.admin.context import AdminContext
 from tidemill.admin.responses import (
     AnyDeadLetter,
     AnyTask,
-    AttemptView,
     DeadLetterView,
     ErrorView,
     GroupRow,
-    LeaseView,
     MalformedDeadLetterView,
     MalformedView,
     OtherFailure,
@@ -24,14 +22,14 @@ from tidemill.control import task_types
 from tidemill.control.task_types import Directory
 from tidemill.dead_letters.documents import DeadLetter
 from tidemill.dead_letters.groups import Group
-from tidemill.model import Attempt, Malformed, RetryPolicy, Task, TaskError
+from tidemill.model import Malformed, RetryPolicy, Task
 from tidemill.policy.retry import resolve_policy
 from tidemill.store import tasks
 
 _TASK_FIELDS: Final = (
     "name", "queue", "status", "lane", "priority", "attempts", "due_at", "next_retry_at", "created_at", "updated_at",
     "finished_at", "expires_at", "cancel_requested_at", "reason", "archive_error", "crashes", "redrives", "source",
-    "correlation_id",
+    "correlation_id", "error",
 )  # fmt: skip
 _MARK_FIELDS: Final = (
     "fingerprint", "reason", "export_attempts", "export_error", "dead_lettered_at", "archived_at", "export_retry_at",
@@ -121,31 +119,16 @@ def _build_sample(letter: DeadLetter) -> Sample:
 
 
 def _copy_task(task: Task | Malformed, allowances: Allowances, *, is_dead: bool, is_listed: bool) -> dict[str, Any]:
-    lease = None if task.lease is None else LeaseView(owner=task.lease.owner, expires_at=task.lease.expires_at)
-    fields: dict[str, Any] = {"id": tasks.format_id(task.id), "dead_letter": is_dead, "lease": lease}
+    fields: dict[str, Any] = {"id": tasks.format_id(task.id), "dead_letter": is_dead, "lease": task.lease}
     if not is_listed:
-        fields["attempt_log"] = tuple(map(_build_attempt, task.attempt_log))
+        fields["attempt_log"] = task.attempt_log
     if isinstance(task, Malformed):
         return fields | {"malformed": task.problem}
     if not is_listed:
         fields["has_result"] = task.result is not None
-    fields["error"] = _build_error(task.error)
     return fields | {name: getattr(task, name) for name in _TASK_FIELDS} | allowances.of(task)
 
 
-def _build_attempt(attempt: Attempt) -> AttemptView:
-    return AttemptView(
-        attempt=attempt.attempt,
-        status=str(attempt.status),  # anything, if it was edited by hand
-        started_at=attempt.started_at,
-        duration_ms=attempt.duration_ms,
-        note=attempt.note,
-    )
-
-
 def _build_letter_error(letter: DeadLetter) -> ErrorView | None:
-    return None if isinstance(letter.task, Malformed) else _build_error(letter.task.error)
-
-
-def _build_error(error: TaskError | None) -> ErrorView | None:
-    return None if error is None else ErrorView(code=error.code, message=error.message, at=error.at)
+    error = None if isinstance(letter.task, Malformed) else letter.task.error
+    return None if error is None else ErrorView.model_validate(error)

@@ -90,7 +90,18 @@ def _print_help(context: click.Context, _parameter: click.Parameter, value: bool
         context.exit()
 
 
-class Command(click.Command):
+class _PrintedHelp(click.Command):
+    """Command whose ``--help`` is printed like any other output."""
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Return ``--help``."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = _print_help
+        return option
+
+
+class Command(_PrintedHelp):
     """Command with an example, which is shown in its help and with each wrong usage."""
 
     def __init__(self, *arguments: Any, example: str, **options: Any) -> None:  # noqa: ANN401 - those of click
@@ -98,12 +109,8 @@ class Command(click.Command):
         self.epilog = f"Example: {example}"
         self.example = example
 
-    def get_help_option(self, ctx: click.Context) -> click.Option | None:
-        """Return ``--help``, whose text is printed like any other output."""
-        return _let_print(super().get_help_option(ctx))
 
-
-class Group(click.Group):
+class Group(_PrintedHelp, click.Group):
     """Group of commands. *imports* has ``module:attribute`` and a summary for each command that is imported late."""
 
     command_class = Command
@@ -118,9 +125,15 @@ class Group(click.Group):
         self.subcommand_metavar = "COMMAND ..."
         self._imports = imports or {}
 
-    def get_help_option(self, ctx: click.Context) -> click.Option | None:
-        """Return ``--help``, whose text is printed like any other output."""
-        return _let_print(super().get_help_option(ctx))
+    def action(self, name: str, *, example: str, note: str = "") -> Callable[[Callable[..., None]], click.Command]:
+        """Return a decorator that adds a command for one operation, as `action` makes it."""
+
+        def decorate(function: Callable[..., None]) -> click.Command:
+            command = action(name, example=example, note=note)(function)
+            self.add_command(command)
+            return command
+
+        return decorate
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
         """Return the names of all commands, in the order of their definition."""
@@ -154,12 +167,6 @@ class Group(click.Group):
             hint = did_you_mean(args[0], known) or ";"
             ctx.fail(f"there is no command {args[0]}{hint} `{ctx.command_path} --help` lists all")
         return super().resolve_command(ctx, args)
-
-
-def _let_print(option: click.Option | None) -> click.Option | None:
-    if option is not None:
-        option.callback = _print_help
-    return option
 
 
 def parse_duration(text: str) -> timedelta:
@@ -228,16 +235,16 @@ def parse_text(pattern: str, problem: str) -> Callable[[str], str]:
     return parse
 
 
-def add_action(
-    group: click.Group | None, name: str, summary: str, *, example: str
-) -> Callable[[Callable[..., None]], click.Command]:
-    """Return a decorator that adds a command for one operation to *group*, with ``--json`` and ``--function``."""
+def action(name: str, *, example: str, note: str = "") -> Callable[[Callable[..., None]], click.Command]:
+    """Return a decorator that makes a command for one operation, with ``--json`` and ``--function``.
+
+    The docstring of the decorated function is the help of the command, followed by *note*.
+    """
 
     def decorate(function: Callable[..., None]) -> click.Command:
-        command = click.command(name, cls=Command, help=summary, example=example)(function)
+        text = f"{function.__doc__}\n\n{note}"
+        command = click.command(name, cls=Command, help=text, example=example)(function)
         command.params += [build_json_option(), build_function_option()]
-        if group is not None:
-            group.add_command(command)
         return command
 
     return decorate

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click import argument, option
 
 from tidemill.admin.requests import MAX_DEAD_LETTERS, MAX_LIMIT, MAX_PER_SEC, MIN_PER_SEC
 from tidemill.admin.responses import (
@@ -25,7 +26,7 @@ from tidemill.admin.responses import (
     RedriveResponse,
 )
 from tidemill.cli import dlq_view, task_view
-from tidemill.cli.commands import Group, add_action, build_function_option, is_json_wanted, parse_whole, read_function
+from tidemill.cli.commands import Group, build_function_option, is_json_wanted, parse_whole, read_function
 from tidemill.cli.dlq_paging import (
     ID_HELP,
     ChangeT,
@@ -62,40 +63,22 @@ from tidemill.store.connection import Tasks, open_tasks
 from tidemill.text import format_time
 
 
-class NotExportedError(TidemillError):
-    """Dead letters are left that are not exported."""
-
-
-class NotRestoredError(TidemillError):
-    """Files are left that were not restored."""
-
-
-class NotConfirmedError(TidemillError):
-    """The destruction of dead letters was not confirmed."""
-
-
-class NotRedrivenError(TidemillError):
-    """Selected dead letters are left that were not redriven."""
+class IncompleteError(TidemillError):
+    """Dead letters are left that the command should have changed."""
 
 
 dlq: Final = Group(
-    "dlq",
-    help="List, show, redrive, purge, export and restore dead letters.",
-    params=[build_function_option()],
+    "dlq", help="List, show, redrive, purge, export and restore dead letters.", params=[build_function_option()]
 )
 
 
-@add_action(
-    dlq,
-    "ls",
-    "List groups of dead letters by their reason, or single dead letters.",
-    example="tidemill dlq ls --name charge --since 6h",
-)
+@dlq.action("ls", example="tidemill dlq ls --name charge --since 6h")
 @add_filters
-@click.option("--redriven", is_flag=True, help="List redriven dead letters instead of open ones.")
-@click.option("--items", is_flag=True, help="List single dead letters; implied by any filter.")
+@option("--redriven", is_flag=True, help="List redriven dead letters instead of open ones.")
+@option("--items", is_flag=True, help="List single dead letters; implied by any filter.")
 @add_paging
 def _list(*, redriven: bool, items: bool, limit: int, cursor: str | None, **filters: str | datetime | None) -> None:
+    """List groups of dead letters by their reason, or single dead letters."""
     given = read_filters(filters)
     if not (given or items or redriven or cursor is not None):
         _list_groups(limit)
@@ -122,20 +105,16 @@ def _list_groups(limit: int) -> None:
     print_text(f"there are no open dead letters {among} {response.database}")
 
 
-@add_action(
-    dlq,
-    "show",
-    f"Show a dead letter, its attempts, and the other dead letters of its task.{ID_HELP}",
-    example="tidemill dlq show 65f0c1a2b3d4e5f607182930",
-)
-@click.argument("task_id", metavar="ID")
-@click.option(
+@dlq.action("show", note=ID_HELP, example="tidemill dlq show 65f0c1a2b3d4e5f607182930")
+@argument("task_id", metavar="ID")
+@option(
     "--redrives",
     type=parse_whole(0, MAX_REDRIVES),
     metavar="N",
     help="Dead letter after N redrives. Default: the newest.",
 )
 def _show(*, task_id: str, redrives: int | None) -> None:
+    """Show a dead letter, its attempts, and the other dead letters of its task."""
     number = {} if redrives is None else {"redrives": redrives}
     response = call_operation({"op": "dlq.show", "id": task_id, **number}, DeadLetterResponse)
     if print_json_if_asked(response):
@@ -154,16 +133,12 @@ def _parse_rate(text: str) -> float:
     raise click.BadParameter(f"must be a number from {MIN_PER_SEC:g} to {MAX_PER_SEC:.0f}")
 
 
-@add_action(
-    dlq,
-    "redrive",
-    f"Run dead letters again from the beginning, oldest first.{ID_HELP}",
-    example="tidemill dlq redrive --name charge --dry-run",
-)
+@dlq.action("redrive", note=ID_HELP, example="tidemill dlq redrive --name charge --dry-run")
 @add_selection
-@click.option("--rate", type=_parse_rate, metavar="N", help="Make N tasks due per second, instead of all at once.")
-@click.option("--drop-expiry", is_flag=True, help="Also start tasks after their expiry time.")
+@option("--rate", type=_parse_rate, metavar="N", help="Make N tasks due per second, instead of all at once.")
+@option("--drop-expiry", is_flag=True, help="Also start tasks after their expiry time.")
 def _redrive(*, rate: float | None, drop_expiry: bool, **options: Any) -> None:  # noqa: ANN401 - of read_selection
+    """Run dead letters again from the beginning, oldest first."""
     selection = read_selection(**options)
     per_sec = {} if rate is None else {"per_sec": rate}
     events = selection.build_events("dlq.redrive", drop_expiry=drop_expiry, **per_sec)
@@ -177,7 +152,7 @@ def _redrive(*, rate: float | None, drop_expiry: bool, **options: Any) -> None: 
         _print_total(total, describe)
     left = total.failed + (0 if total.response is None else sum(total.response.refused.values()))
     if left and not selection.is_dry_run:
-        raise NotRedrivenError(f"{left} of the selected dead letters could not be redriven")
+        raise IncompleteError(f"{left} of the selected dead letters could not be redriven")
 
 
 def _print_total(total: Total[RedriveResponse] | Total[PurgeResponse], describe: Callable[[], dlq_view.Lines]) -> None:
@@ -218,15 +193,11 @@ def _explain_rest(total: Total[RedriveResponse], selection: Selection, *, rate: 
     return [*completion, f"redriven tasks become due until {until} UTC", f"{hint}: wait until then to keep the rate"]
 
 
-@add_action(
-    dlq,
-    "purge",
-    f"Destroy dead letters, including redriven ones.{ID_HELP}",
-    example="tidemill dlq purge --name charge --until 7d --dry-run",
-)
+@dlq.action("purge", note=ID_HELP, example="tidemill dlq purge --name charge --until 7d --dry-run")
 @add_selection
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def _purge(*, yes: bool, **options: Any) -> None:  # noqa: ANN401 - of read_selection
+    """Destroy dead letters, including redriven ones."""
     selection = read_selection(**options)
     events = selection.build_events("dlq.purge")
     dry_run, total = (Total(PurgeResponse, lambda response: response.purged) for _ in range(2))
@@ -253,24 +224,20 @@ def _confirm(dry_run: Total[PurgeResponse]) -> None:
     """Ask for the number of dead letters to be destroyed.
 
     Raises:
-        NotConfirmedError: Another text was typed, or stdin is not a terminal.
+        IncompleteError: Another text was typed, or stdin is not a terminal.
     """
     for line in dlq_view.describe_purge(dry_run.response, "would be destroyed"):
         warn(line)
     if sys.stdin is None or not sys.stdin.isatty():
-        raise NotConfirmedError("cannot ask for confirmation without a terminal: --yes destroys them without asking")
+        raise IncompleteError("cannot ask for confirmation without a terminal: --yes destroys them without asking")
     print_stderr(f"type {dry_run.count} to destroy them: ", end="")
     if sys.stdin.readline().strip() != str(dry_run.count):
-        raise NotConfirmedError("the number does not match: nothing was destroyed")
+        raise IncompleteError("the number does not match: nothing was destroyed")
 
 
-@add_action(
-    dlq,
-    "export",
-    "Copy dead letters that are not exported yet to the bucket, as archive does.",
-    example="tidemill dlq export --function tidemill-operate",
-)
+@dlq.action("export", example="tidemill dlq export --function tidemill-operate")
 def _export() -> None:
+    """Copy dead letters that are not exported yet to the bucket, as archive does."""
     total = Total(ExportResponse, lambda response: response.exported)
     with report_partial_result(total, "exported"):
         response = _run_exports(total)
@@ -279,7 +246,7 @@ def _export() -> None:
         if not print_json_if_asked(response):
             print_text(sentence)
     if response.left:
-        raise NotExportedError(dlq_view.describe_unexported(response))
+        raise IncompleteError(dlq_view.describe_unexported(response))
 
 
 def _run_exports(total: Total[ExportResponse]) -> ExportResponse:
@@ -294,16 +261,14 @@ def _run_exports(total: Total[ExportResponse]) -> ExportResponse:
     return total.response or response
 
 
-@add_action(
-    dlq,
-    "restore",
-    "Restore exported dead letters from files, on MONGODB_URI only.\n\nFILE is an unchanged object of the bucket.",
-    example="tidemill dlq restore order-7.json.gz",
+@dlq.action(
+    "restore", note="FILE is an unchanged object of the bucket.", example="tidemill dlq restore order-7.json.gz"
 )
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE ...")
+@argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE ...")
 def _restore(*, files: tuple[Path, ...]) -> None:
+    """Restore exported dead letters from files, on MONGODB_URI only."""
     if read_function() is not None:
-        raise NotRestoredError("restore works on MONGODB_URI only: leave out --function")
+        raise IncompleteError("restore works on MONGODB_URI only: leave out --function")
     db = open_database()
     dead, clock = open_tasks(db, DEAD_LETTERS), ServerClock(db)
     results: list[dlq_view.Restored] = []
@@ -320,7 +285,7 @@ def _restore(*, files: tuple[Path, ...]) -> None:
             for result in results:
                 print_text(dlq_view.describe_restored(result))
     if len(results) < len(files):
-        raise NotRestoredError(f"{len(files) - len(results)} of {len(files)} files were not restored")
+        raise IncompleteError(f"{len(files) - len(results)} of {len(files)} files were not restored")
 
 
 def _restore_file(file: Path, dead: Tasks, clock: ServerClock) -> dlq_view.Restored:

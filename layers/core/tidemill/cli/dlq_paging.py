@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import click
+from click import argument, option
 
 from tidemill.admin.requests import MAX_DEAD_LETTERS
 from tidemill.admin.responses import Page
@@ -22,7 +23,7 @@ from tidemill.errors import InvalidRequestError, SettingsError, TaskNotFoundErro
 from tidemill.text import iso_timestamp
 
 ID_HELP: Final = (
-    "\n\nID is a task id as `tidemill dlq ls` shows it, or as JSON. Put an ID that begins with - last, after --."
+    "ID is a task id as `tidemill dlq ls` shows it, or as JSON. Put an ID that begins with - last, after --."
 )
 MAX_TOTAL: Final = 10**9
 """Upper limit of ``--limit``."""
@@ -35,13 +36,13 @@ def add_filters(function: Callable[..., None]) -> Callable[..., None]:
     """Add the filters of dead letters."""
     times = "30m, 6h or 7d ago, or a UTC time like 2026-07-01T09:00"
     options = (
-        click.option("--fingerprint", metavar="F", help="Only this group, as `tidemill dlq ls` shows it."),
-        click.option("--name", metavar="NAME", help="Only this task function."),
-        click.option("--queue", metavar="QUEUE", help="Only this queue."),
-        click.option(
+        option("--fingerprint", metavar="F", help="Only this group, as `tidemill dlq ls` shows it."),
+        option("--name", metavar="NAME", help="Only this task function."),
+        option("--queue", metavar="QUEUE", help="Only this queue."),
+        option(
             "--since", type=parse_time, metavar="TIME", help=f"Moved to the dead letters at or after TIME: {times}."
         ),
-        click.option("--until", type=parse_time, metavar="TIME", help="Moved to the dead letters before TIME."),
+        option("--until", type=parse_time, metavar="TIME", help="Moved to the dead letters before TIME."),
     )
     return _add_options(function, options)
 
@@ -49,20 +50,18 @@ def add_filters(function: Callable[..., None]) -> Callable[..., None]:
 def add_selection(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select the dead letters of an operation, for `read_selection`."""
     options = (
-        click.option("--all", "is_all", is_flag=True, help="All dead letters; required without IDs and filters."),
-        click.option(
+        option("--all", "is_all", is_flag=True, help="All dead letters; required without IDs and filters."),
+        option(
             "--redrives",
             type=parse_whole(0, MAX_REDRIVES),
             metavar="N",
             help="With one ID: its dead letter after N redrives. Default: its newest open one.",
         ),
-        click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing."),
-        click.option(
-            "--limit", type=parse_whole(1, MAX_TOTAL), metavar="N", help="At most N dead letters, oldest first."
-        ),
+        option("--dry-run", is_flag=True, help="Show what would happen, and change nothing."),
+        option("--limit", type=parse_whole(1, MAX_TOTAL), metavar="N", help="At most N dead letters, oldest first."),
     )
-    argument = click.argument("ids", nargs=-1, metavar="[ID ...]")
-    return argument(add_filters(_add_options(function, options)))
+    ids = argument("ids", nargs=-1, metavar="[ID ...]")
+    return ids(add_filters(_add_options(function, options)))
 
 
 def _add_options(

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import click
 import pymongo
+from click import option
 from pydantic import ValidationError
 from pymongo.database import Database
 
@@ -69,14 +70,14 @@ _VARIABLES: Final = {"tasks": "RETENTION_DAYS", "dead_letters": "DEAD_LETTER_RET
     help="Create missing indexes, in collections of any size.",
     example="tidemill indexes --retention-days 14",
 )
-@click.option(
+@option(
     "--retention-days",
     "tasks",
     type=_RETENTION,
     metavar="N",
     help="Change the retention of done and cancelled tasks; a shorter one removes some at once.",
 )
-@click.option(
+@option(
     "--dead-letter-retention-days",
     "dead_letters",
     type=_RETENTION,
@@ -152,14 +153,14 @@ def _build_page_event(event: Event, *, limit: int | None, cursor: str | None) ->
 
 def add_paging(function: Callable[..., None]) -> Callable[..., None]:
     """Add ``--limit`` and ``--cursor``, which `call_pages` obeys."""
-    limit = click.option(
+    limit = option(
         "--limit",
         type=parse_whole(1, MAX_ROWS),
         default="20",
         metavar="N",
         help=f"List at most N, up to {MAX_ROWS}. Default: 20.",
     )
-    cursor = click.option("--cursor", metavar="CURSOR", help="Continue an earlier list.")
+    cursor = option("--cursor", metavar="CURSOR", help="Continue an earlier list.")
     return limit(cursor(function))
 
 

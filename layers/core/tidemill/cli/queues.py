@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import click
+from click import argument, option
 
 from tidemill.admin.responses import (
     QueueChangeResponse,
@@ -18,7 +19,7 @@ from tidemill.admin.responses import (
     RunningTask,
     StatisticsResponse,
 )
-from tidemill.cli.commands import Group, add_action, parse_duration
+from tidemill.cli.commands import Group, action, parse_duration
 from tidemill.cli.operations import call_operation, call_pages, print_json_if_asked
 from tidemill.cli.output import ABSENT, clean, format_facts, format_table, print_text
 from tidemill.control.queues import OPTIONS_CACHE_SEC
@@ -35,11 +36,12 @@ _SOON: Final = f"running executors see it within {OPTIONS_CACHE_SEC:g} s"
 _SIZES: Final = ("fresh", "retry", "delayed", "processing", "oldest due")
 
 queue: Final = Group("queue", help="List, show, declare, pause, resume and configure queues.")
-_queue_argument: Final = click.argument("name", metavar="QUEUE")
+_queue_argument: Final = argument("name", metavar="QUEUE")
 
 
-@add_action(queue, "ls", "List all queues with their sizes.", example="tidemill ops queue ls")
+@queue.action("ls", example="tidemill ops queue ls")
 def _list() -> None:
+    """List all queues with their sizes."""
     page = call_pages({"op": "queue.list"}, QueuePage)
     if print_json_if_asked(page):
         return
@@ -51,27 +53,23 @@ def _list() -> None:
     )
 
 
-@add_action(
-    queue,
+@queue.action(
     "declare",
-    "Allow HTTP requests to enqueue into a queue.\n\nQUEUE is a name of up to 63 letters, digits, _ . and -.",
+    note="QUEUE is a name of up to 63 letters, digits, _ . and -.",
     example="tidemill ops queue declare reports",
 )
 @_queue_argument
 def _declare(*, name: str) -> None:
+    """Allow HTTP requests to enqueue into a queue."""
     response = call_operation({"op": "queue.declare", "queue": name}, QueueChangeResponse)
     if not print_json_if_asked(response):
         print_text(f"{_format_queue(response)} is declared")
 
 
-@add_action(
-    queue,
-    "status",
-    "Show the sizes, the running tasks and the options of a queue.",
-    example="tidemill ops queue status reports",
-)
-@click.argument("name", metavar="[QUEUE]", default=DEFAULT_QUEUE)
+@queue.action("status", example="tidemill ops queue status reports")
+@argument("name", metavar="[QUEUE]", default=DEFAULT_QUEUE)
 def _show(*, name: str) -> None:
+    """Show the sizes, the running tasks and the options of a queue."""
     response = call_operation({"op": "queue.status", "queue": name}, QueueResponse)
     if print_json_if_asked(response):
         return
@@ -84,17 +82,17 @@ def _show(*, name: str) -> None:
         print_text(f"\nits own options:\n\n{format_facts(own)}")
 
 
-@add_action(
-    queue, "pause", "Stop starting tasks of a queue; it still takes new tasks.", example="tidemill ops queue pause eu"
-)
+@queue.action("pause", example="tidemill ops queue pause eu")
 @_queue_argument
 def _pause(*, name: str) -> None:
+    """Stop starting tasks of a queue; it still takes new tasks."""
     _pause_or_resume("queue.pause", name)
 
 
-@add_action(queue, "resume", "Start the tasks of a paused queue again.", example="tidemill ops queue resume eu")
+@queue.action("resume", example="tidemill ops queue resume eu")
 @_queue_argument
 def _resume(*, name: str) -> None:
+    """Start the tasks of a paused queue again."""
     _pause_or_resume("queue.resume", name)
 
 
@@ -121,51 +119,40 @@ _CAP: Final = _parse_number_or(NONE, int, "a whole number")
 _SWITCH: Final = click.Choice(["on", "off"])
 
 
-@add_action(
-    queue, "set", "Change the options of a queue.", example="tidemill ops queue set eu --retry-share 0.25 --budget on"
-)
+@queue.action("set", example="tidemill ops queue set eu --retry-share 0.25 --budget on")
 @_queue_argument
-@click.option(
+@option(
     "--selection",
     type=click.Choice([*SELECTIONS, DEPLOYMENT]),
     metavar="ORDER",
     help=f"Order in which the lanes are served: {', '.join(SELECTIONS)} or deployment.",
 )
-@click.option("--retry-share", type=_SHARE, metavar="X", help="Share of the slots for retries, 0 to 1, or deployment.")
-@click.option(
+@option("--retry-share", type=_SHARE, metavar="X", help="Share of the slots for retries, 0 to 1, or deployment.")
+@option(
     "--max-in-flight-retries",
     type=_CAP,
     metavar="N",
     help="Maximum number of retries that run at once, or none for no limit.",
 )
-@click.option("--adaptive", type=_SWITCH, metavar="on|off", help="Lengthen retry delays while many tasks are due.")
-@click.option(
-    "--adaptive-scale",
-    type=int,
-    metavar="N",
-    help="Multiply delays by 1 + due tasks / N; turns adaptive on.",
-)
-@click.option(
+@option("--adaptive", type=_SWITCH, metavar="on|off", help="Lengthen retry delays while many tasks are due.")
+@option("--adaptive-scale", type=int, metavar="N", help="Multiply delays by 1 + due tasks / N; turns adaptive on.")
+@option(
     "--adaptive-cap",
     "adaptive_max_sec",
     type=float,
     metavar="SEC",
     help="Maximum of a lengthened delay; turns adaptive on.",
 )
-@click.option("--budget", type=_SWITCH, metavar="on|off", help="Lengthen retry delays after many retries in a minute.")
-@click.option(
+@option("--budget", type=_SWITCH, metavar="on|off", help="Lengthen retry delays after many retries in a minute.")
+@option(
     "--budget-per-minute",
     type=int,
     metavar="N",
     help="Retries in a minute before delays are lengthened; turns budget on.",
 )
-@click.option(
-    "--budget-factor",
-    type=float,
-    metavar="X",
-    help="Factor of lengthened delays; turns budget on.",
-)
+@option("--budget-factor", type=float, metavar="X", help="Factor of lengthened delays; turns budget on.")
 def _set(*, name: str, **options: Any) -> None:  # noqa: ANN401 - values of several types
+    """Change the options of a queue."""
     given = {field: value for field, value in options.items() if value is not None}
     if not given:
         raise click.UsageError("nothing to change: give at least one option")
@@ -262,13 +249,11 @@ def _format_running(tasks: tuple[RunningTask, ...]) -> str:
     )
 
 
-@add_action(None, "stats", "Show statistics of retries.", example="tidemill ops stats --queue eu --since 6h")
-@click.option("--queue", "name", metavar="QUEUE", help="Only this queue.")
-@click.option(
-    "--since", type=parse_duration, default="24h", metavar="TIME", help="The last 30m, 6h or 7d. Default: 24h."
-)
+@action("stats", example="tidemill ops stats --queue eu --since 6h")
+@option("--queue", "name", metavar="QUEUE", help="Only this queue.")
+@option("--since", type=parse_duration, default="24h", metavar="TIME", help="The last 30m, 6h or 7d. Default: 24h.")
 def stats(*, name: str | None, since: timedelta) -> None:
-    """Print statistics of retries."""
+    """Show statistics of retries."""
     event = {"op": "stats", "since_sec": since.total_seconds()} | ({} if name is None else {"queue": name})
     response = call_operation(event, StatisticsResponse)
     if print_json_if_asked(response):

@@ -5,41 +5,35 @@ from __future__ import annotations
 from typing import Final, get_args
 
 import click
+from click import argument, option
 
 from tidemill.admin.responses import CancelResponse, ExplanationResponse, RetryResponse, TaskPage, TaskResponse
 from tidemill.cli import task_view
-from tidemill.cli.commands import Group, add_action
+from tidemill.cli.commands import Group
 from tidemill.cli.operations import add_paging, call_operation, call_pages, print_continuation, print_json_if_asked
 from tidemill.cli.output import clean, format_facts, format_points, print_text
 from tidemill.model import Status
 
-task: Final = Group(
-    "task",
-    help="List, show, explain, retry and cancel tasks.",
-)
+task: Final = Group("task", help="List, show, explain, retry and cancel tasks.")
 _ID: Final = "65f0c1a2b3d4e5f607182930"
 _ID_HELP: Final = (
-    "\n\nID is a task id as `tidemill ops task ls` shows it, or as JSON. Put an ID that begins with - last, after --."
+    "ID is a task id as `tidemill ops task ls` shows it, or as JSON. Put an ID that begins with - last, after --."
 )
-_id_argument: Final = click.argument("task_id", metavar="ID")
+_id_argument: Final = argument("task_id", metavar="ID")
 
 
-@add_action(
-    task,
-    "ls",
-    "List tasks that are not dead letters, newest first.",
-    example="tidemill ops task ls --status processing --queue eu",
-)
-@click.option(
+@task.action("ls", example="tidemill ops task ls --status processing --queue eu")
+@option(
     "--status",
     type=click.Choice(get_args(Status)),
     metavar="STATUS",
     help=f"Only this status: {', '.join(get_args(Status))}. Failed tasks soon become dead letters.",
 )
-@click.option("--queue", metavar="QUEUE", help="Only this queue.")
-@click.option("--name", metavar="NAME", help="Only this task function.")
+@option("--queue", metavar="QUEUE", help="Only this queue.")
+@option("--name", metavar="NAME", help="Only this task function.")
 @add_paging
 def _list(*, limit: int, cursor: str | None, **filters: str | None) -> None:
+    """List tasks that are not dead letters, newest first."""
     given = {name: value for name, value in filters.items() if value is not None}
     page = call_pages({"op": "task.list", **given}, TaskPage, limit=limit, cursor=cursor)
     if print_json_if_asked(page):
@@ -51,11 +45,10 @@ def _list(*, limit: int, cursor: str | None, **filters: str | None) -> None:
     print_continuation(page, ids=[listed.id for listed in page.tasks])
 
 
-@add_action(
-    task, "show", f"Show the state of a task and its attempts.{_ID_HELP}", example=f"tidemill ops task show {_ID}"
-)
+@task.action("show", note=_ID_HELP, example=f"tidemill ops task show {_ID}")
 @_id_argument
 def _show(*, task_id: str) -> None:
+    """Show the state of a task and its attempts."""
     response = call_operation({"op": "task.show", "id": task_id}, TaskResponse)
     if print_json_if_asked(response):
         return
@@ -64,11 +57,10 @@ def _show(*, task_id: str) -> None:
     print_text(f"\n{task_view.format_log(log)}" if log else "\nno attempt is logged")
 
 
-@add_action(
-    task, "explain", f"Explain why a task is not running.{_ID_HELP}", example=f"tidemill ops task explain {_ID}"
-)
+@task.action("explain", note=_ID_HELP, example=f"tidemill ops task explain {_ID}")
 @_id_argument
 def _explain(*, task_id: str) -> None:
+    """Explain why a task is not running."""
     response = call_operation({"op": "task.explain", "id": task_id}, ExplanationResponse)
     if print_json_if_asked(response):
         return
@@ -78,23 +70,20 @@ def _explain(*, task_id: str) -> None:
     print_text(format_points(reason.message for reason in explanation.reasons))
 
 
-@add_action(task, "retry", f"Run a delayed or retrying task now.{_ID_HELP}", example=f"tidemill ops task retry {_ID}")
+@task.action("retry", note=_ID_HELP, example=f"tidemill ops task retry {_ID}")
 @_id_argument
 def _retry(*, task_id: str) -> None:
+    """Run a delayed or retrying task now."""
     response = call_operation({"op": "task.retry", "id": task_id}, RetryResponse)
     if not print_json_if_asked(response):
         print_text(task_view.describe_retry(response))
 
 
-@add_action(
-    task,
-    "cancel",
-    f"Cancel a task, or ask a running task to stop.{_ID_HELP}",
-    example=f"tidemill ops task cancel {_ID} --force",
-)
+@task.action("cancel", note=_ID_HELP, example=f"tidemill ops task cancel {_ID} --force")
 @_id_argument
-@click.option("--force", is_flag=True, help="Cancel a running task at once; the result of its worker is refused.")
+@option("--force", is_flag=True, help="Cancel a running task at once; the result of its worker is refused.")
 def _cancel(*, task_id: str, force: bool) -> None:
+    """Cancel a task, or ask a running task to stop."""
     response = call_operation({"op": "task.cancel", "id": task_id, "force": force}, CancelResponse)
     if not print_json_if_asked(response):
         print_text(task_view.describe_cancel(response))

@@ -21,6 +21,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn, Self
 
 import click
+from click import option
 from pymongo.database import Database
 
 from tidemill import indexes
@@ -54,7 +55,7 @@ _SIGNAL_STATUS_BASE: Final = 128
 @click.command(
     "work", cls=Command, help="Run due tasks until stopped.", example="tidemill work --tasks myapp.tasks --queue eu"
 )
-@click.option(
+@option(
     "--queue",
     "queues",
     multiple=True,
@@ -62,33 +63,33 @@ _SIGNAL_STATUS_BASE: Final = 128
     metavar="NAME",
     help="Serve this queue; may be repeated. Default: all queues.",
 )
-@click.option("--lane", type=click.Choice(LANES), metavar="LANE", help=f"Serve only this lane: {' or '.join(LANES)}.")
-@click.option(
+@option("--lane", type=click.Choice(LANES), metavar="LANE", help=f"Serve only this lane: {' or '.join(LANES)}.")
+@option(
     "--selection",
     type=click.Choice(SELECTIONS),
     metavar="ORDER",
     help=f"Order in which the lanes are served: {', '.join(SELECTIONS)}.",
 )
-@click.option(
+@option(
     "--concurrency",
     type=parse_setting("CONCURRENCY", lambda settings: settings.concurrency),
     metavar="N",
     help="Number of tasks that run at once. Default: CONCURRENCY, or 16.",
 )
-@click.option(
+@option(
     "--batch-size",
     type=parse_setting("BATCH_SIZE", lambda settings: settings.batch_size),
     metavar="N",
     help="Maximum number of tasks of one claim. Default: BATCH_SIZE, or 100.",
 )
-@click.option(
+@option(
     "--tasks",
     "package",
     type=parse_setting("TASK_PACKAGE", lambda settings: settings.task_package),
     metavar="PACKAGE",
     help="Package of task modules, also found in the current directory. Default: TASK_PACKAGE, or tasks.",
 )
-@click.option("--until-empty", is_flag=True, help="Exit when no task is due.")
+@option("--until-empty", is_flag=True, help="Exit when no task is due.")
 def work(*, until_empty: bool, package: str | None, **choices: Any) -> None:  # noqa: ANN401 - of _build_options
     """Run a worker until a signal stops it, or until no task is due."""
     threads = threading.enumerate()
