@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import click
@@ -22,6 +23,7 @@ FUNCTION: Final = "function"
 JSON: Final = "json"
 """Keys of options in `click.Context.meta`, which all contexts of a command share."""
 
+_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # in place of a byte that is no UTF-8
 _WRONG_USAGE: Final = 2
 _MAX_DURATION: Final = timedelta(days=10_000)
 _UNITS: Final = {
@@ -35,8 +37,8 @@ def run_command(words: Sequence[str]) -> int:
     Raises:
         TidemillError: The command failed.
     """
-    if not _is_encodable(words):
-        _print_usage_error(click.UsageError("the arguments must be UTF-8", click.Context(_root, info_name="tidemill")))
+    if _LONE_SURROGATE.search("".join(words)):
+        _print_usage_error(click.UsageError("the arguments must be UTF-8"))
         return _WRONG_USAGE
     try:
         with _root.make_context("tidemill", list(words)) as context:
@@ -52,28 +54,19 @@ def run_command(words: Sequence[str]) -> int:
     return 0
 
 
-def _is_encodable(words: Sequence[str]) -> bool:
-    try:
-        "".join(words).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _print_usage_error(error: click.UsageError) -> None:
-    command = error.ctx.command if error.ctx else _root
-    print_stderr(error.ctx.get_usage() if error.ctx else "")
-    warn(_describe_usage_error(error))
-    if isinstance(command, Command):
-        print_stderr(f"for example: {command.example}")
+    context = error.ctx or click.Context(_root, info_name="tidemill")
+    print_stderr(context.get_usage())
+    warn(_describe_usage_error(error, context))
+    if isinstance(context.command, Command):
+        print_stderr(f"for example: {context.command.example}")
 
 
-def _describe_usage_error(error: click.UsageError) -> str:
-    path = error.ctx.command_path if error.ctx else "tidemill"
-    help_hint = f"`{path} --help` lists the options"
+def _describe_usage_error(error: click.UsageError, context: click.Context) -> str:
+    help_hint = f"`{context.command_path} --help` lists the options"
     match error:
         case click.exceptions.NoSuchOption(option_name=name):
-            known = [option for parameter in error.cmd.params for option in parameter.opts] if error.cmd else []
+            known = [option for parameter in context.command.params for option in parameter.opts]
             return f"there is no option {name}{did_you_mean(name, known) or ';'} {help_hint}"
         case click.MissingParameter(param=click.Parameter() as parameter):
             return f"{parameter.human_readable_name.split()[0]} is missing; {help_hint}"
@@ -114,16 +107,10 @@ class Group(_PrintedHelp, click.Group):
     """Group of commands. *imports* has ``module:attribute`` and a summary for each command that is imported late."""
 
     command_class = Command
+    imports: Mapping[str, tuple[str, str]] = MappingProxyType({})
 
-    def __init__(
-        self,
-        *arguments: Any,  # noqa: ANN401 - those of click
-        imports: Mapping[str, tuple[str, str]] | None = None,
-        **options: Any,  # noqa: ANN401
-    ) -> None:
-        super().__init__(*arguments, **options)
-        self.subcommand_metavar = "COMMAND ..."
-        self._imports = imports or {}
+    def __init__(self, name: str, summary: str, *parameters: click.Parameter) -> None:
+        super().__init__(name, help=summary, params=list(parameters), subcommand_metavar="COMMAND ...")
 
     def action(self, name: str, *, example: str, note: str = "") -> Callable[[Callable[..., None]], click.Command]:
         """Return a decorator that adds a command for one operation, as `action` makes it."""
@@ -137,20 +124,20 @@ class Group(_PrintedHelp, click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
         """Return the names of all commands, in the order of their definition."""
-        return [*self.commands, *self._imports]
+        return [*self.commands, *self.imports]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command *cmd_name*, imported now if need be."""
-        if cmd_name not in self._imports:
+        if cmd_name not in self.imports:
             return super().get_command(ctx, cmd_name)
-        module, attribute = self._imports[cmd_name][0].split(":")
+        module, attribute = self.imports[cmd_name][0].split(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the names and summaries of all commands, without importing them."""
         summaries = [(name, command.get_short_help_str(limit=200)) for name, command in self.commands.items()]
-        summaries += [(name, summary) for name, (_, summary) in self._imports.items()]
+        summaries += [(name, summary) for name, (_, summary) in self.imports.items()]
         with formatter.section("Commands"):
             formatter.write_dl(summaries)
 
@@ -290,25 +277,20 @@ def is_json_wanted() -> bool:
     return bool(click.get_current_context().meta.get(JSON))
 
 
-_ops: Final = Group(
-    "ops",
-    help="Inspect and operate queues and tasks.",
-    params=[build_function_option()],
-    imports={
-        "queue": ("tidemill.cli.queues:queue", "List, show, declare, pause, resume and configure queues."),
-        "task": ("tidemill.cli.tasks:task", "List, show, explain, retry and cancel tasks."),
-        "stats": ("tidemill.cli.queues:stats", "Show statistics of retries."),
-    },
-)
+_ops: Final = Group("ops", "Inspect and operate queues and tasks.", build_function_option())
+_ops.imports = {
+    "queue": ("tidemill.cli.queues:queue", "List, show, declare, pause, resume and configure queues."),
+    "task": ("tidemill.cli.tasks:task", "List, show, explain, retry and cancel tasks."),
+    "stats": ("tidemill.cli.queues:stats", "Show statistics of retries."),
+}
 _root: Final = Group(
-    "tidemill",
-    help="Operate a Tidemill queue. MONGODB_URI, MONGODB_DATABASE and TIDEMILL_PREFIX name its collections.",
-    imports={
-        "dlq": ("tidemill.cli.dlq:dlq", "List, show, redrive, purge, export and restore dead letters."),
-        "policy": ("tidemill.cli.policies:policy", "Show the retry presets and their delays."),
-        "simulate": ("tidemill.cli.simulate:simulate", "Simulate retry policies on a virtual clock."),
-        "work": ("tidemill.cli.work:work", "Run due tasks until stopped."),
-        "indexes": ("tidemill.cli.operations:create_indexes", "Create missing indexes, in collections of any size."),
-    },
+    "tidemill", "Operate a Tidemill queue. MONGODB_URI, MONGODB_DATABASE and TIDEMILL_PREFIX name its collections."
 )
+_root.imports = {
+    "dlq": ("tidemill.cli.dlq:dlq", "List, show, redrive, purge, export and restore dead letters."),
+    "policy": ("tidemill.cli.policies:policy", "Show the retry presets and their delays."),
+    "simulate": ("tidemill.cli.simulate:simulate", "Simulate retry policies on a virtual clock."),
+    "work": ("tidemill.cli.work:work", "Run due tasks until stopped."),
+    "indexes": ("tidemill.cli.operations:create_indexes", "Create missing indexes, in collections of any size."),
+}
 _root.add_command(_ops)

@@ -67,9 +67,7 @@ class IncompleteError(TidemillError):
     """Dead letters are left that the command should have changed."""
 
 
-dlq: Final = Group(
-    "dlq", help="List, show, redrive, purge, export and restore dead letters.", params=[build_function_option()]
-)
+dlq: Final = Group("dlq", "List, show, redrive, purge, export and restore dead letters.", build_function_option())
 
 
 @dlq.action("ls", example="tidemill dlq ls --name charge --since 6h")

@@ -34,7 +34,7 @@ class Wait:
     total: timedelta
 
 
-policy: Final = Group("policy", help="Show the retry presets and their delays.")
+policy: Final = Group("policy", "Show the retry presets and their delays.")
 
 
 def compute_waits(policy: RetryPolicy) -> Iterator[Wait]:

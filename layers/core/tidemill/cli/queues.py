@@ -35,7 +35,7 @@ _PAUSED: Final = "is paused: it takes new tasks and starts none"
 _SOON: Final = f"running executors see it within {OPTIONS_CACHE_SEC:g} s"
 _SIZES: Final = ("fresh", "retry", "delayed", "processing", "oldest due")
 
-queue: Final = Group("queue", help="List, show, declare, pause, resume and configure queues.")
+queue: Final = Group("queue", "List, show, declare, pause, resume and configure queues.")
 _queue_argument: Final = argument("name", metavar="QUEUE")
 
 

@@ -49,7 +49,7 @@ SEED: Final = 1
 """Seed of the jitter: every run prints the same."""
 
 
-simulate: Final = Group("simulate", help="Simulate retry policies on a virtual clock.")
+simulate: Final = Group("simulate", "Simulate retry policies on a virtual clock.")
 
 
 def format_retry_priority(result: RetryPriority) -> str:

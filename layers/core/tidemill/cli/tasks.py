@@ -14,7 +14,7 @@ from tidemill.cli.operations import add_paging, call_operation, call_pages, prin
 from tidemill.cli.output import clean, format_facts, format_points, print_text
 from tidemill.model import Status
 
-task: Final = Group("task", help="List, show, explain, retry and cancel tasks.")
+task: Final = Group("task", "List, show, explain, retry and cancel tasks.")
 _ID: Final = "65f0c1a2b3d4e5f607182930"
 _ID_HELP: Final = (
     "ID is a task id as `tidemill ops task ls` shows it, or as JSON. Put an ID that begins with - last, after --."
