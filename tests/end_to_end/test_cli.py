@@ -252,7 +252,7 @@ def test_an_interrupt_is_no_traceback() -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "arguments"), [("rich", "policy ls"), ("rich", "simulate retry-priority --json"), ("click", "indexes")]
+    ("missing", "arguments"), [("rich", "policy ls"), ("rich", "dlq export"), ("click", "indexes")]
 )
 def test_without_a_package_it_says_what_to_install(missing: str, arguments: str) -> None:
     refused = run((*without(missing), *arguments.split()), {})

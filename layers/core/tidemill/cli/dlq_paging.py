@@ -1,4 +1,7 @@
-"""Operations on many dead letters: their options, the calls page by page, progress, and the sum of all responses."""
+"""Operations on many dead letters: their options, the calls page by page, progress, and the sum of all responses.
+
+Without rich none of them begins: a summary that cannot be printed would come too late.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import click
 from click import argument, option
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tidemill.admin.requests import MAX_DEAD_LETTERS
 from tidemill.admin.responses import Page
@@ -134,9 +139,6 @@ def show_progress(words: str, *, total: int | None) -> Iterator[Step]:
     if not is_stderr_terminal():
         yield lambda _: None
         return
-    from rich.console import Console  # noqa: PLC0415 - only a person who watches needs the bar
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(words, total=total)
