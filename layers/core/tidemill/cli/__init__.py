@@ -54,6 +54,6 @@ def _report_failure(words: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _PACKAGES:
             raise
-        output.warn(f"this command needs the packages {' and '.join(_PACKAGES)}: pip install 'tidemill[cli]'")
+        output.warn(f"this command needs the packages {' and '.join(_PACKAGES)}: pip install {' '.join(_PACKAGES)}")
         return 1
     return status
