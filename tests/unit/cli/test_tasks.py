@@ -21,7 +21,7 @@ from tidemill.client import Queue
 from tidemill.clock import ServerClock
 from tidemill.policy.retry import DEFAULT
 from tidemill.store.connection import Tasks
-from tidemill.store.listing import PageLimits
+from tidemill.store.tasks import PageLimits
 
 
 def facts(said: Said) -> dict[str, str]:
