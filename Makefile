@@ -13,6 +13,7 @@ TRANSLATED := build/translated.json
 ARGS ?=
 # Tests wait more than they work: for servers, processes and time.
 TEST_PROCESSES ?= 6
+PYTEST = PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 FUZZ_SEC ?= 900
 # Offline, and as nobody: neither validating nor building is anything that AWS has to hear of.
 SAM = env -u AWS_PROFILE -u MAKEFLAGS -u MAKELEVEL SAM_CLI_TELEMETRY=0 __SAM_CLI_APP_DIR="$(CURDIR)/build/sam" \
@@ -21,9 +22,9 @@ SAM = env -u AWS_PROFILE -u MAKEFLAGS -u MAKELEVEL SAM_CLI_TELEMETRY=0 __SAM_CLI
 # This machine's processor, as Lambda calls it.
 MACHINE = $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,x86_64)
 
-.PHONY: help setup demo serve openapi schemas graph cost test e2e deployed golden guards bench figures chaos survival fuzz build check format lock clean
+.PHONY: help setup demo serve openapi schemas graph cost test test-all e2e deployed golden guards bench figures chaos survival fuzz build check format lock clean
 help:
-	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
 
 # What the demo needs takes a fourth of the time that all takes.
 DEMO := $(VENV)/.demo
@@ -63,8 +64,16 @@ graph: $(READY) ## draw what the template deploys, into docs/operate/resources.m
 cost: $(READY) ## write what a deployment costs into docs/operate/capacity.md, by tools/cost.py
 	@$(PYTHON) -m tools.cost
 
-test: $(READY) ## run the tests but those from end to end (ARGS="-k claim", TEST_PROCESSES=0 for one after the other)
-	@PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(ARGS)
+# What `make test` runs: nothing that waits long, nothing of the tools, handlers and pages.
+QUICK := tests/unit tests/database tests/features tests/golden
+test: $(READY) ## run the tests that find most faults in three minutes (ARGS="-k claim", ARGS=tests/unit)
+	@$(PYTEST) $(if $(filter tests/% tools/%,$(ARGS)),,-m "not slow" $(QUICK)) $(ARGS)
+
+test-all: test test-rest ## run all tests but those from end to end (TEST_PROCESSES=0 for one after the other)
+.PHONY: test-rest
+test-rest: $(READY)
+	@$(PYTEST) $(addprefix --ignore=,$(QUICK)) $(ARGS)
+	@$(PYTEST) -m slow $(QUICK) $(ARGS)
 
 e2e: $(READY) built ## run what people run (demo, commands, built functions in Lambda's runtime) and what is large
 	@$(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) tests/end_to_end --ignore=tests/end_to_end/deployed $(ARGS)
@@ -86,22 +95,22 @@ guards: $(READY) ## break each guard of the store once, and see a test fail (45 
 # Only one section measures what was built.
 BENCHED = $(if $(findstring --only,$(ARGS)),$(findstring startup,$(ARGS)),startup)
 bench: $(READY) $(BENCHED:startup=built) ## measure it all in ten minutes (ARGS=--quick in 90 s, ARGS="--only growth")
-	@PYTHONPATH=layers/tasks $(PYTHON) -m tests.bench $(ARGS)
+	@PYTHONPATH=layers/tasks $(PYTHON) -m tools.bench $(ARGS)
 
 compare: $(READY) ## measure this tree beside an older one, nine times in turn (ARGS="REVISION --only floor --pairs 3")
 	@$(PYTHON) -m tools.compare $(ARGS)
 
 figures: $(READY) ## write what the last whole `make bench` found, and its plots, into docs/measured
-	@$(PYTHON) -m tests.bench.publishing
+	@$(PYTHON) -m tools.bench.publishing
 
 chaos: $(READY) ## attack it for a quarter of an hour: crashes, fail-overs, faults (ARGS=--quick, ARGS="--only model --seed 7")
-	@PYTHONPATH=layers/tasks $(PYTHON) -m tests.chaos $(ARGS)
+	@PYTHONPATH=layers/tasks $(PYTHON) -m tools.chaos $(ARGS)
 
 survival: $(READY) ## write what the last whole `make chaos` survived into docs/measured
-	@$(PYTHON) -m tests.chaos.publishing
+	@$(PYTHON) -m tools.chaos.publishing
 
 fuzz: $(READY) ## send the HTTP API all kinds of requests, for FUZZ_SEC=900 seconds
-	@FUZZ_SEC="$(FUZZ_SEC)" $(PYTHON) -m pytest -rP --show-capture=stdout tests/fuzz $(ARGS)
+	@FUZZ_SEC="$(FUZZ_SEC)" $(PYTHON) -m pytest -rP --show-capture=stdout tools/fuzz $(ARGS)
 
 build: known-arch $(SAM_VENV)/.ready ## build what `sam deploy` deploys, on any machine (ARCH=arm64 or x86_64)
 	@$(SAM_VENV)/bin/python layers/build_folder.py before "$(BUILD)"

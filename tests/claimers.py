@@ -11,7 +11,7 @@ from typing import Any
 
 from pymongo.database import Database
 
-from tests.conftest import T0, ManualClock
+from tests.fixtures import T0, ManualClock
 from tidemill.executor.claimer import Claimer
 from tidemill.executor.context import ExecutionContext
 from tidemill.executor.lifetime import WORKER_REMAINING, Worker

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import pytest
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
-from tests.conftest import ManualClock
 from tests.faults import heard
+from tests.fixtures import ManualClock
 from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import RedriveContext, RedriveRequest, RedriveResult, complete, redrive
 from tidemill.documents import DEAD_LETTERS

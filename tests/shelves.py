@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.conftest import ManualClock
+from tests.fixtures import ManualClock
 from tidemill.dead_letters.export import export
 from tidemill.dead_letters.export_format import ExportError, ExportResult
 from tidemill.store.connection import Tasks

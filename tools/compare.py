@@ -1,6 +1,6 @@
 """``python -m tools.compare REVISION``: measure the working tree beside an older revision, in turn.
 
-Each pair runs ``python -m tests.bench`` once in either tree, the older one first in every second pair. A figure is
+Each pair runs the bench once in either tree, the older one first in every second pair. A figure is
 compared by the ratio within a pair, turned so that more is better. The median of the pairs is printed with an
 interval that holds the true median with at least 95 % (order statistics, binomial; nine pairs: the second least and
 the second most). A figure is worse where its whole interval lies below `WORSE_BELOW`. Counts are compared as they are.
@@ -94,8 +94,9 @@ def compare(pairs: Sequence[tuple[Mapping[Name, float], Mapping[Name, float]]]) 
 def measure(tree: Path, sections: Sequence[str]) -> dict[Name, float]:
     """Return the figures of one quick bench of *tree*."""
     folders = (tree / "layers/core", tree / "layers/tasks", tree)
+    module = "tools.bench" if (tree / "tools/bench").is_dir() else "tests.bench"  # where it was until it was a tool
     subprocess.run(
-        [sys.executable, "-m", "tests.bench", "--quick", "--only", *sections],
+        [sys.executable, "-m", module, "--quick", "--only", *sections],
         cwd=tree,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))},
         stdout=subprocess.DEVNULL,

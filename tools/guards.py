@@ -34,8 +34,8 @@ COPIES: Final = 2
 """So many are tried at the same time."""
 
 ROUNDS: Final = (
-    ("tests/golden", "tests/store"),
-    ("tests/unit/test_settlement.py", "tests/use_cases", "tests/functions"),
+    ("tests/golden", "tests/database"),
+    ("tests/unit/test_settlement.py", "tests/features", "tests/handlers"),
 )
 """Tests that run in each round."""
 

@@ -17,7 +17,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.builders import add, document
-from tests.conftest import T0
+from tests.fixtures import T0
 from tidemill import indexes
 from tidemill.store.connection import Tasks
 from tidemill.testing import Mongod

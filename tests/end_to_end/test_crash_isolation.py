@@ -74,7 +74,7 @@ def test_one_crasher_among_a_thousand_tasks_is_the_only_one_that_pays(
 
 def run_to_the_end(mongod: Mongod, db: Database[Any], owner: str, source: str) -> subprocess.CompletedProcess[str]:
     """Run one invocation in a process of its own."""
-    command = [sys.executable, "-m", "tests.use_cases.invocation", mongod.uri, db.name, owner, source]
+    command = [sys.executable, "-m", "tests.features.execute.invocation", mongod.uri, db.name, owner, source]
     paths = [str(ROOT), str(ROOT / "layers" / "core"), str(ROOT / "layers" / "tasks")]
     return subprocess.run(
         command, cwd=ROOT, env={"PYTHONPATH": ":".join(paths)}, capture_output=True, text=True, timeout=60, check=False

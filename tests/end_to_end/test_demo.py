@@ -34,7 +34,7 @@ from demo.functions import EVENTS, about, death_of, event
 from demo.ledger import Account, Place, account, places, stories
 from demo.play import Row, View
 from demo.receiver import Receiver
-from tests.conftest import T0
+from tests.fixtures import T0
 from tidemill.model import TaskId
 from tidemill.requests.events import find_dead_owner
 

@@ -15,8 +15,8 @@ from pymongo.database import Database
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from tests.builders import add, document
-from tests.conftest import ManualClock
 from tests.faults import failing
+from tests.fixtures import ManualClock
 from tests.keepers import a_keeper, lost, reclaimed
 from tidemill.model import RetryPolicy, Task
 from tidemill.policy.retry import DEFAULT

@@ -8,8 +8,8 @@ import pymongo
 import pytest
 from pymongo.database import Database
 
-from tests.functions.conftest import Deployed, bare  # noqa: F401 - a fixture
 from tests.golden.scenarios import World
+from tests.handlers.conftest import Deployed, bare  # noqa: F401 - a fixture
 from tidemill import Queue
 from tidemill.clock import ServerClock
 from tidemill.control import task_types

@@ -11,8 +11,8 @@ from typing import Any, Final
 from pymongo.database import Database
 
 from tests.builders import document
-from tests.functions.calls import request
-from tests.functions.conftest import Deployed
+from tests.handlers.calls import request
+from tests.handlers.conftest import Deployed
 from tidemill import Queue, RetryPolicy
 from tidemill.testing import FakeContext
 

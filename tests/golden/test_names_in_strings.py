@@ -10,6 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROOT: Final = Path(__file__).parents[2]
 _NAME: Final = re.compile(r"\btidemill(?:\.[A-Za-z_]\w*)+")
 _IMPORT: Final = re.compile(r"from (tidemill[\w.]*) import ((?:\w+, )*\w+)$", re.MULTILINE)

@@ -19,10 +19,10 @@ from bson.raw_bson import RawBSONDocument
 
 import tidemill
 from tests.builders import document
-from tests.functions.calls import request
 from tests.golden.folding import as_lines
 from tests.golden.golden import check
 from tests.golden.scenarios import World
+from tests.handlers.calls import request
 from tidemill.dead_letters.export_format import encode_object, read_object_key
 from tidemill.errors import Fail, Retry, Snooze, TaskTimeoutError, TidemillError
 from tidemill.requests.tasks import new_task

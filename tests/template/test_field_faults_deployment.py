@@ -1,7 +1,8 @@
 """What goes wrong between a green test run and a deployment: section 11 of the field's faults.
 
-Imports without an environment are in tests/functions/test_cold_imports.py (F95, F96), what a repeated invocation does
-in tests/use_cases/test_field_faults_leases.py (F93), and missing variables in tests/functions/test_settings.py (F95).
+Imports without an environment are in tests/handlers/test_cold_imports.py (F95, F96), what a repeated invocation does
+in tests/features/execute/test_field_faults_leases.py (F93), and missing variables in tests/handlers/test_settings.py
+(F95).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from botocore import xform_name
 from jsonschema_rs import Draft202012Validator
 
 from tasks.deliver_webhook import Sender
-from tests.functions.calls import app
+from tests.handlers.calls import app
 from tests.template.deployment import Deploy
 from tests.template.reading import Asked
 from tests.template.translating import ROOT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.make import a_task
 from tidemill.control.fleet import FleetStatus, Permit
 from tidemill.explain.reasons import find_reasons

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests import waiting
 from tests.builders import document
-from tests.conftest import T0
+from tests.fixtures import T0
 from tidemill.documents import read_task
 from tidemill.model import JITTERS, MAX_BACKOFF_SEC, MAX_FACTOR, STRATEGIES, Backoff, Task
 from tidemill.registry import TaskContext

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.make import a_claimed_task
 from tidemill.model import EARLIEST, LATEST, Attempt, Cancelled, Failed, Snoozed, Task
 from tidemill.policy.admission import Admission, Limits, Release, Start, admit

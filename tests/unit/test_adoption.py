@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.make import raw
 from tidemill import Malformed, Task
 from tidemill.documents import decode, missing_fields, read_task

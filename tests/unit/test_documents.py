@@ -14,7 +14,7 @@ from bson.raw_bson import RawBSONDocument
 from hypothesis import given
 
 from tests.builders import document
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.make import a_task, backoffs, raw
 from tidemill import Attempt, Backoff, Malformed, Task
 from tidemill.documents import (

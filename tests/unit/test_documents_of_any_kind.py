@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import bson
+import pytest
 from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import document
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.make import raw
 from tidemill import Malformed, Task
 from tidemill.documents import decode, missing_fields, read_task
@@ -21,6 +22,8 @@ from tidemill.http.models import build_task_answer
 from tidemill.model import Failed, Failure, Run
 from tidemill.policy.retry import DEFAULT, decide_after_loss, resolve_policy
 from tidemill.store.outcomes import Settlement, outcome_updates
+
+pytestmark = pytest.mark.slow
 
 NAMES = [*document(T0), "lease", "settled_by", "cancel_requested_at", "idempotency_key"]
 KEYS = st.sampled_from(

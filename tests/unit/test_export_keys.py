@@ -14,7 +14,7 @@ from bson.raw_bson import RawBSONDocument
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.test_documents_of_any_kind import VALUES
 from tidemill.dead_letters.export_format import read_object_key
 

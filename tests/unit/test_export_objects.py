@@ -17,13 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.buried import letter
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit import make
 from tests.unit.test_documents_of_any_kind import VALUES
 from tidemill import TidemillError
 from tidemill.dead_letters.documents import MAX_DOCUMENT_BYTES
 from tidemill.dead_letters.export_format import MAX_OBJECT_BYTES, MAX_READABLE_BYTES, decode_object, encode_object
 from tidemill.documents import decode
+
+pytestmark = pytest.mark.slow
 
 AN_ID = ObjectId("6b0a99c7baf140d0cc3848ad")
 

@@ -11,7 +11,7 @@ from bson import Decimal128, ObjectId
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.make import a_task
 from tidemill import InvalidRequestError, NewTask
 from tidemill.control.task_types import Declarations

@@ -14,9 +14,9 @@ from typing import Any, get_args
 
 import pytest
 
-from tests.conftest import T0
 from tests.emf import metrics_in
-from tests.functions.calls import ROOT, strict
+from tests.fixtures import T0
+from tests.handlers.calls import ROOT, strict
 from tests.unit.make import Moved, a_claimed_task
 from tidemill.aws import metrics
 from tidemill.aws.metrics import (

@@ -8,7 +8,7 @@ from typing import Any
 import bson
 from bson import ObjectId
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.requesting import wanted
 from tidemill.enqueue.documents import Encoder, new_document
 from tidemill.requests.tasks import NewTask

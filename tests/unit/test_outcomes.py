@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.ids import shown
 from tests.unit.make import a_claimed_task, a_context
 from tidemill import Fail, Malformed, Retry, RetryPolicy, Snooze, TaskTimeoutError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.explained import CAPPED, FAILURE, HOUR, MINUTE, SECOND, A, B, W, codes, facts, only
 from tests.unit.make import a_claimed_task, a_task
 from tidemill.control.fleet import FleetStatus, Permit

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.explained import HOUR, MINUTE, codes, facts
 from tidemill.control.fleet import FleetStatus, Permit, Subscription
 from tidemill.explain.reasons import find_reasons

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.explained import FAILURE, HOUR, MINUTE, SECOND, codes, facts
 from tidemill.explain.reasons import find_reasons
 from tidemill.explain.text import Facts

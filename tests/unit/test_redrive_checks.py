@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bson import DatetimeMS, Regex
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.make import a_task, raw
 from tidemill.dead_letters.redrive_checks import (
     AlreadyRedriven,

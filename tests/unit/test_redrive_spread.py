@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tidemill.dead_letters.redrive_checks import MAX_SCHEDULE_SEC, RateSchedule
 
 SECOND = timedelta(seconds=1)

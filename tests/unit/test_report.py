@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tidemill.executor.report import NAMES, Report
 from tidemill.model import Cancelled, Failed, Failure, Outcome, Retried, Snoozed, Succeeded
 

@@ -15,7 +15,7 @@ from bson.datetime_ms import DatetimeMS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.ids import shown
 from tidemill import PRESETS, Backoff
 from tidemill.requests.tasks import new_task

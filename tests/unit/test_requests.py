@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.requesting import refused, wanted
 from tidemill import InvalidRequestError
 from tidemill.requests.tasks import MAX_DELAY_SEC, MAX_KEY_CHARS, new_task

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.make import LAST_DRAW, a_task, backoffs
 from tidemill import PRESETS, Backoff, RetryPolicy
 from tidemill.model import Adaptive, Budget, Failed, Failure, Pressure, Retried, Snoozed

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from bson import ObjectId
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.make import a_task
 from tidemill.executor.scan_positions import MAX_RETURNS, ScanPosition, ScanPositions
 from tidemill.model import LANES

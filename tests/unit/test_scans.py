@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tidemill.store.scan import (
     CLAIM_ORDER,
     FIRST_CONTENDED_WIDTH,
@@ -23,6 +23,8 @@ from tidemill.store.scan import (
     due_filter,
     read_key,
 )
+
+pytestmark = pytest.mark.slow
 
 SCAN = Scan(queue="eu", lanes=("retry",))
 Entry = tuple[int | float, datetime, int]

@@ -9,7 +9,7 @@ from typing import Any
 import bson
 import pytest
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tests.unit.make import a_claimed_task, raw
 from tidemill.documents import read_task
 from tidemill.model import (

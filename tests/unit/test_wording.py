@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from tests.conftest import T0
+from tests.fixtures import T0
 from tidemill import text as tidemill_text
 
 HOUR = timedelta(hours=1)

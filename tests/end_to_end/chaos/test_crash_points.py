@@ -11,18 +11,18 @@ import pytest
 from pymongo.database import Database
 
 from tests.builders import add
-from tests.chaos.crash_points import executing, keeping, sites
-from tests.chaos.crash_points.everything import SCENARIOS
-from tests.chaos.crash_points.executing import task
-from tests.chaos.crash_points.operating import EVENTS
-from tests.chaos.crash_points.run import Campaign
-from tests.chaos.crash_points.scenario import Scenario, nothing, traced_act
-from tests.chaos.crash_points.world import World, a_world
 from tidemill import reclaim
 from tidemill.admin.api import OPERATIONS
 from tidemill.control import semaphores
 from tidemill.model import Failure, Retried, Task
 from tidemill.policy import retry
+from tools.chaos.crash_points import executing, keeping, sites
+from tools.chaos.crash_points.everything import SCENARIOS
+from tools.chaos.crash_points.executing import task
+from tools.chaos.crash_points.operating import EVENTS
+from tools.chaos.crash_points.run import Campaign
+from tools.chaos.crash_points.scenario import Scenario, nothing, traced_act
+from tools.chaos.crash_points.world import World, a_world
 
 SEED = 20260701
 SAMPLE = 20

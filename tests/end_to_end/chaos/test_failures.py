@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.failures.cases import CASES
-from tests.chaos.failures.cases.case import Case
-from tests.chaos.failures.cells import commands, tried
-from tests.chaos.failures.injector import Shot
-from tests.chaos.failures.kinds import KINDS
-from tests.chaos.failures.run import Trial, planned
-from tests.chaos.failures.table import COLUMNS, allowed, markdown, rows
-from tests.chaos.failures.world import World, opened
 from tidemill import Queue, TidemillError
 from tidemill.testing import Mongod
+from tools.chaos.failures.cases import CASES
+from tools.chaos.failures.cases.case import Case
+from tools.chaos.failures.cells import commands, tried
+from tools.chaos.failures.injector import Shot
+from tools.chaos.failures.kinds import KINDS
+from tools.chaos.failures.run import Trial, planned
+from tools.chaos.failures.table import COLUMNS, allowed, markdown, rows
+from tools.chaos.failures.world import World, opened
 
 SEED = 20260701
 

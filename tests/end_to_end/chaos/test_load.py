@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.load import survive
-from tests.chaos.load.container import Reading
-from tests.chaos.load.growth import Values, growth
-from tests.chaos.load.judging import WAITING, Evidence, growths, notes
-from tests.chaos.load.machinery import Course
-from tests.chaos.load.plan import plan_for
-from tests.chaos.load.samples import KEPT, Extent, Sample
-from tests.chaos.load.speed import (
+from tidemill.testing import Mongod
+from tools.chaos.load import survive
+from tools.chaos.load.container import Reading
+from tools.chaos.load.growth import Values, growth
+from tools.chaos.load.judging import WAITING, Evidence, growths, notes
+from tools.chaos.load.machinery import Course
+from tools.chaos.load.plan import plan_for
+from tools.chaos.load.samples import KEPT, Extent, Sample
+from tools.chaos.load.speed import (
     Calibration,
     compute_backlogs,
     compute_speed,
@@ -26,10 +27,9 @@ from tests.chaos.load.speed import (
     read_cpu_times,
     relate_speeds,
 )
-from tests.chaos.load.traces import Traces, read
-from tests.chaos.load.verdict import KILLED, Left, verdict
-from tests.chaos.load.work import KINDS, Piece, pieces, text
-from tidemill.testing import Mongod
+from tools.chaos.load.traces import Traces, read
+from tools.chaos.load.verdict import KILLED, Left, verdict
+from tools.chaos.load.work import KINDS, Piece, pieces, text
 
 
 def _piece(kind: str, n: int = 7) -> Piece:

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from tasks import _egress
-from tests.chaos.security import guard
-from tests.chaos.security.canaries import ALLOWED, EXPECTED, PLACES, Canary, Place, canaries, leaks
+from tools.chaos.security import guard
+from tools.chaos.security.canaries import ALLOWED, EXPECTED, PLACES, Canary, Place, canaries, leaks
 
 
 def in_base64(before: int) -> Callable[[str], str]:

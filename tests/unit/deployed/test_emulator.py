@@ -15,6 +15,8 @@ from tests.waiting import eventually
 from tools.deployed.emulator import Emulator, EmulatorError
 from tools.deployed.processes import CommandError, find_processes_in, run_command
 
+pytestmark = pytest.mark.slow
+
 STAND_IN = f"""#!{sys.executable}
 import http.server, os, subprocess, sys
 

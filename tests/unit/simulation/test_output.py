@@ -12,6 +12,8 @@ import pytest
 
 from tidemill.cli import main
 
+pytestmark = pytest.mark.slow
+
 SIMULATIONS = ["retry-priority", "starvation"]
 
 

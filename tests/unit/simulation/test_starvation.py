@@ -23,6 +23,8 @@ from tidemill.simulation.starvation import (
     simulate_starvation,
 )
 
+pytestmark = pytest.mark.slow
+
 SEED = 7
 
 

@@ -1,5 +1,0 @@
-"""Section of the chaos: each command that each use case sends fails once, twice and always, in each way it can."""
-
-from tests.chaos.failures.run import survive
-
-__all__ = ["survive"]

@@ -1,0 +1,91 @@
+"""What a command needs: a database, and modules, its own and no others; how Ctrl-C ends it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import CommandLine
+from tidemill.cli import commands
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ops", "queue", "ls"),
+        ("ops", "queue", "pause", "eu"),
+        ("ops", "task", "show", "x"),
+        (
+            "ops",
+            "stats",
+        ),
+        ("indexes",),
+        ("dlq", "ls"),
+        ("dlq", "redrive", "--all"),
+        ("dlq", "purge", "x", "--yes"),
+        ("dlq", "export"),
+        ("dlq", "restore", "x"),
+    ],
+)
+def test_without_an_address_the_variable_is_named(tidemill: CommandLine, arguments: tuple[str, ...]) -> None:
+    assert tidemill.refused(*arguments) == "MONGODB_URI is missing: set it, or MONGODB_SECRET_ARN"
+
+
+LISTED = (
+    "import sys; from tidemill.cli import main; main(sys.argv[1:]); "
+    "print(*sorted(name for name in sys.modules if name.startswith('tidemill.')), sep='\\n', file=sys.stderr)"
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "modules"),
+    [
+        ("--help", "commands output"),
+        ("ops --help", "commands output"),
+        ("ops queue ls", "commands operations output queues"),
+        ("ops task ls", "commands operations output task_view tasks"),
+        ("dlq ls", "commands dlq dlq_paging dlq_view operations output task_view"),
+        ("policy ls", "commands output policies"),
+        ("work", "commands output work"),
+        ("indexes", "commands operations output"),
+    ],
+)
+def test_a_command_imports_what_it_needs_and_no_other_command(command: str, modules: str) -> None:
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", LISTED, *command.split()],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    imported = ended.stderr.splitlines()
+
+    assert [name.removeprefix("tidemill.cli.") for name in imported if ".cli." in name] == modules.split()
+    assert "tidemill.simulation" not in imported
+    assert ("tidemill.executor.execution" in imported) is (command == "work")
+    assert ("tidemill.bootstrap" in imported) is ("operations" in modules or command == "work")
+
+
+class HalfMade:
+    """As the driver's transaction is where a signal comes while it is made."""
+
+    def __del__(self) -> None:
+        raise AttributeError("conn_mgr")
+
+
+def test_what_was_half_made_says_nothing(tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        made = HalfMade()
+        raise KeyboardInterrupt(made is None)
+
+    monkeypatch.setattr(commands, "run_command", interrupted)
+
+    said = tidemill("ops", "queue", "ls")
+
+    assert (said.status, said.out, said.err) == (130, "", "")

@@ -1,5 +1,0 @@
-"""Every hostile function."""
-
-from tidemill.registry import load
-
-load("tests.isolation.hostile_tasks")
