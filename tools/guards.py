@@ -41,6 +41,7 @@ ROUNDS: Final = (
 
 NEEDS_GIT: Final = "tests/golden/test_names_in_strings.py"
 WITHIN_SEC: Final = 1200.0
+OUTPUT: Final = ".output"
 REACHED: Final = ".reached"
 """Name of the file that says which lines each test reaches."""
 
@@ -149,7 +150,7 @@ def _offset(source: str, line: int, column: int) -> int:
 
 
 def _copy_tree(copy: Path) -> Path:
-    kept = ("layers", "functions", "tests", "events", "pyproject.toml", "tools", "demo")
+    kept = ("layers", "functions", "tests", "events", "pyproject.toml", "conftest.py", "tools", "demo")
     for name in kept:
         source = ROOT / name
         if source.is_dir():
@@ -163,9 +164,8 @@ def _copy_tree(copy: Path) -> Path:
 def _read_reach(copy: Path, tests: Sequence[str], *, uri: str) -> Reach:
     """Run *tests* once in *copy*, and return which of them reach which line."""
     options = ["--cov=tidemill.store", "--cov-context=test", "--cov-report=", f"--ignore={NEEDS_GIT}"]
-    done = _run(["--numprocesses", "4", *options, *tests], copy, uri=uri)
-    if done.returncode:
-        raise SystemExit(f"the tests fail without a broken guard:\n{done.stdout.decode()}")
+    if _run(["--numprocesses", "4", *options, *tests], copy, uri=uri):
+        raise SystemExit(f"the tests fail without a broken guard:\n{(copy / OUTPUT).read_text(encoding='utf-8')}")
     data = CoverageData(str(copy / REACHED))
     data.read()
     return {
@@ -184,7 +184,7 @@ def _is_missed(guard: Guard, tests: Sequence[str], copy: Path, *, uri: str) -> b
     named = copy / ".tests"
     named.write_text("\n".join(tests), encoding="utf-8")
     try:
-        seen = bool(tests) and _run(["-x", f"@{named}"], copy, uri=uri).returncode != 0
+        seen = bool(tests) and _run(["-x", f"@{named}"], copy, uri=uri) != 0
     except subprocess.TimeoutExpired:
         seen = True
     finally:
@@ -193,7 +193,8 @@ def _is_missed(guard: Guard, tests: Sequence[str], copy: Path, *, uri: str) -> b
     return seen
 
 
-def _run(options: Sequence[str], copy: Path, *, uri: str) -> subprocess.CompletedProcess[bytes]:
+def _run(options: Sequence[str], copy: Path, *, uri: str) -> int:
+    """Run pytest in *copy*, and return its exit status."""
     environment = os.environ | {
         TEST_URI: uri,
         "PYTHONPATH": f"{copy / 'layers/core'}:{copy / 'layers/tasks'}:{copy}",
@@ -201,7 +202,11 @@ def _run(options: Sequence[str], copy: Path, *, uri: str) -> subprocess.Complete
         "COVERAGE_FILE": str(copy / REACHED),
     }
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *options]
-    return subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=WITHIN_SEC, check=False)
+    with (copy / OUTPUT).open("wb") as output:  # not a pipe, which a process that a test left behind would hold open
+        done = subprocess.run(
+            command, cwd=copy, env=environment, stdout=output, stderr=output, timeout=WITHIN_SEC, check=False
+        )
+    return done.returncode
 
 
 if __name__ == "__main__":
