@@ -35,7 +35,17 @@ COPIES: Final = 2
 
 ROUNDS: Final = (
     ("tests/golden", "tests/database"),
-    ("tests/unit/test_settlement.py", "tests/features", "tests/handlers"),
+    (
+        "tests/unit/test_settlement.py",
+        "tests/features/admin",
+        "tests/features/execute/test_execute.py",
+        "tests/features/execute/test_lingering.py",
+        "tests/features/execute/test_statistics.py",
+        "tests/features/retry/test_pressure.py",
+        "tests/features/worker/test_long_lived.py",
+        "tests/handlers/test_idempotency.py",
+        "tests/handlers/test_queue_lookups.py",
+    ),
 )
 """Tests that run in each round."""
 
