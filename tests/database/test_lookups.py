@@ -72,7 +72,8 @@ def test_where_mongodb_minds_names_in_payloads_it_is_cancelled_by_plain_statemen
 ) -> None:
     more = more | ({"cancel_requested_at": now - timedelta(hours=1)} if "cancel_requested_at" in more else {})
     lease = {"lease": {"token": "t", "owner": "A", "expires_at": now}} if status == "processing" else {}
-    [task_id] = add(tasks, [document(now, status=status, **lease, **more)])
+    earlier = now - timedelta(minutes=1)
+    [task_id] = add(tasks, [document(now, status=status, updated_at=earlier, next_retry_at=now, **lease, **more)])
     before = stored(tasks, task_id)
     store_tasks.cancel(tasks, task_id, now=now, force=force)
     wanted = stored(tasks, task_id)
@@ -83,6 +84,24 @@ def test_where_mongodb_minds_names_in_payloads_it_is_cancelled_by_plain_statemen
 
     assert stored(tasks, task_id) == wanted
     assert (told is None) == (status == "done")
+
+
+def test_the_delayed_tasks_that_become_due_next_are_found_in_order(tasks: Tasks, now: datetime) -> None:
+    def delayed(seconds: int, **fields: Any) -> dict[str, Any]:
+        at = now + timedelta(seconds=seconds)
+        return document(now, due_at=at, next_retry_at=at, **fields)
+
+    add(tasks, [delayed(0), delayed(9, queue="eu", lane="retry"), delayed(2), delayed(10), delayed(11), document(now)])
+    add(tasks, [delayed(1, status="cancelled"), document(now) | {"next_retry_at": 5}])
+
+    found = store_tasks.find_next_due(tasks, now=now, until=now + timedelta(seconds=10), limit=5)
+
+    assert [((at - now).total_seconds(), queue, lane) for at, queue, lane in found] == [
+        (2, "default", "fresh"),
+        (9, "eu", "retry"),
+        (10, "default", "fresh"),
+    ]
+    assert store_tasks.find_next_due(tasks, now=now, until=now + timedelta(seconds=10), limit=1) == found[:1]
 
 
 @pytest.mark.parametrize("status", ["done", "failed", "cancelled"])

@@ -252,10 +252,11 @@ def test_release_gives_the_attempt_back(tasks: Tasks, now: datetime) -> None:
     held = whole(claim(tasks, now, lane="retry").tasks)
     store_tasks.cancel(tasks, held[0].id, now=now, force=True)
 
-    assert settle.release(tasks, held, now=now) == 2
+    assert settle.release(tasks, held, now=now + SECOND) == 2
 
     found = stored(tasks, held[1].id)
     assert (found["status"], found["attempts"], found["lane"], found["due_at"]) == ("pending", 2, "retry", now)
+    assert ("lease" in found, found["updated_at"]) == (False, now + SECOND)
     assert settle.release(tasks, held, now=now) == 0
 
 
