@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -75,6 +76,14 @@ class Guard:
         return f"{self.path.relative_to(PACKAGE)}:{self.line} {self.text}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A copy of the working tree, and a server of its own: tests tell a server to fail."""
+
+    tree: Path
+    uri: str
+
+
 def find_guards(root: Path, folders: Sequence[str] = FOLDERS) -> Iterator[Guard]:
     """Yield every entry whose key is a text, of every dictionary in *folders*."""
     for folder in folders:
@@ -112,24 +121,27 @@ def main() -> int:
     chosen = parser.parse_args()
     guards = [guard for guard in find_guards(ROOT) if chosen.only in str(guard)]
     survivors = guards
-    with Mongod() as mongod, tempfile.TemporaryDirectory(prefix="guards-") as folder:
-        copies = [_copy_tree(Path(folder) / str(number)) for number in range(COPIES)]
+    with tempfile.TemporaryDirectory(prefix="guards-") as folder, ExitStack() as servers:
+        copies = [
+            Copy(tree=_copy_tree(Path(folder) / str(number)), uri=servers.enter_context(Mongod()).uri)
+            for number in range(COPIES)
+        ]
         for tests in ROUNDS:
-            survivors = _find_survivors(survivors, tests, copies, uri=mongod.uri) if survivors else []
+            survivors = _find_survivors(survivors, tests, copies) if survivors else []
     print(f"{len(guards)} guards broken, {len(survivors)} missed by no test", *survivors, sep="\n  ")
     return 1 if survivors else 0
 
 
-def _find_survivors(guards: Sequence[Guard], tests: Sequence[str], copies: Sequence[Path], *, uri: str) -> list[Guard]:
-    reach = _read_reach(copies[0], tests, uri=uri)
-    free: SimpleQueue[Path] = SimpleQueue()
+def _find_survivors(guards: Sequence[Guard], tests: Sequence[str], copies: Sequence[Copy]) -> list[Guard]:
+    reach = _read_reach(copies[0], tests)
+    free: SimpleQueue[Copy] = SimpleQueue()
     for copy in copies:
         free.put(copy)
 
     def is_missed(guard: Guard) -> bool:
         copy = free.get()
         try:
-            return _is_missed(guard, find_tests(guard, reach), copy, uri=uri)
+            return _is_missed(guard, find_tests(guard, reach), copy)
         finally:
             free.put(copy)
 
@@ -171,15 +183,15 @@ def _copy_tree(copy: Path) -> Path:
     return copy
 
 
-def _read_reach(copy: Path, tests: Sequence[str], *, uri: str) -> Reach:
+def _read_reach(copy: Copy, tests: Sequence[str]) -> Reach:
     """Run *tests* once in *copy*, and return which of them reach which line."""
     options = ["--cov=tidemill.store", "--cov-context=test", "--cov-report=", f"--ignore={NEEDS_GIT}"]
-    if _run(["--numprocesses", "4", *options, *tests], copy, uri=uri):
-        raise SystemExit(f"the tests fail without a broken guard:\n{(copy / OUTPUT).read_text(encoding='utf-8')}")
-    data = CoverageData(str(copy / REACHED))
+    if _run([*options, *tests], copy):
+        raise SystemExit(f"the tests fail without a broken guard:\n{(copy.tree / OUTPUT).read_text(encoding='utf-8')}")
+    data = CoverageData(str(copy.tree / REACHED))
     data.read()
     return {
-        Path(path).relative_to(copy): {
+        Path(path).relative_to(copy.tree): {
             line: [test.partition("|")[0] for test in tests if test] for line, tests in lines.items()
         }
         for path in data.measured_files()
@@ -187,14 +199,14 @@ def _read_reach(copy: Path, tests: Sequence[str], *, uri: str) -> Reach:
     }
 
 
-def _is_missed(guard: Guard, tests: Sequence[str], copy: Path, *, uri: str) -> bool:
-    path = copy / guard.path
+def _is_missed(guard: Guard, tests: Sequence[str], copy: Copy) -> bool:
+    path = copy.tree / guard.path
     source = path.read_text(encoding="utf-8")
     path.write_text(break_guard(source, guard), encoding="utf-8")
-    named = copy / ".tests"
+    named = copy.tree / ".tests"
     named.write_text("\n".join(tests), encoding="utf-8")
     try:
-        seen = bool(tests) and _run(["-x", f"@{named}"], copy, uri=uri) != 0
+        seen = bool(tests) and _run(["-x", f"@{named}"], copy) != 0
     except subprocess.TimeoutExpired:
         seen = True
     finally:
@@ -203,18 +215,20 @@ def _is_missed(guard: Guard, tests: Sequence[str], copy: Path, *, uri: str) -> b
     return seen
 
 
-def _run(options: Sequence[str], copy: Path, *, uri: str) -> int:
+def _run(options: Sequence[str], copy: Copy) -> int:
     """Run pytest in *copy*, and return its exit status."""
     environment = os.environ | {
-        TEST_URI: uri,
-        "PYTHONPATH": f"{copy / 'layers/core'}:{copy / 'layers/tasks'}:{copy}",
+        TEST_URI: copy.uri,
+        "PYTHONPATH": f"{copy.tree / 'layers/core'}:{copy.tree / 'layers/tasks'}:{copy.tree}",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "COVERAGE_FILE": str(copy / REACHED),
+        "COVERAGE_FILE": str(copy.tree / REACHED),
     }
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *options]
-    with (copy / OUTPUT).open("wb") as output:  # not a pipe, which a process that a test left behind would hold open
+    with (copy.tree / OUTPUT).open(
+        "wb"
+    ) as output:  # not a pipe, which a process that a test left behind would hold open
         done = subprocess.run(
-            command, cwd=copy, env=environment, stdout=output, stderr=output, timeout=WITHIN_SEC, check=False
+            command, cwd=copy.tree, env=environment, stdout=output, stderr=output, timeout=WITHIN_SEC, check=False
         )
     return done.returncode
 
