@@ -189,7 +189,7 @@ class UnexpectedError(TidemillError):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        super().__init__(f"an unexpected error ({kind}); its stack says where")
+        super().__init__(f"an unexpected error ({kind}); its stack trace shows where")
 
 
 class Retry(Exception):  # noqa: N818 - a function raises it to request a retry, it names no error

@@ -109,7 +109,7 @@ def _list_groups(limit: int) -> None:
     "--redrives",
     type=parse_whole(0, MAX_REDRIVES),
     metavar="N",
-    help="Dead letter after N redrives. Default: the newest.",
+    help="Dead letter after N redrives of the task. Default: the newest.",
 )
 def _show(*, task_id: str, redrives: int | None) -> None:
     """Show a dead letter, its attempts, and the other dead letters of its task."""

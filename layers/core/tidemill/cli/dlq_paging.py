@@ -60,7 +60,7 @@ def add_selection(function: Callable[..., None]) -> Callable[..., None]:
             "--redrives",
             type=parse_whole(0, MAX_REDRIVES),
             metavar="N",
-            help="With one ID: its dead letter after N redrives. Default: its newest open one.",
+            help="Only with one ID: dead letter after N redrives of the task. Default: the newest open one.",
         ),
         option("--dry-run", is_flag=True, help="Show what would happen, and change nothing."),
         option("--limit", type=parse_whole(1, MAX_TOTAL), metavar="N", help="At most N dead letters, oldest first."),

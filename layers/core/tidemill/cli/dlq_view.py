@@ -45,7 +45,7 @@ _MAX_EXAMPLES: Final = 5
 _MEANINGS: Final = {
     "unregistered": "no executor has registered their function",
     "malformed": "no executor could run them as they are stored",
-    "expired": "their expiry time is over, or will be when they are due; --drop-expiry starts them anyway",
+    "expired": "they are past their expiry time, or will be when they are due; --drop-expiry starts them anyway",
     "in_progress": "a redrive of them is in progress or was interrupted; archive completes it after a minute",
     "conflict": "another task has their id or holds their idempotency key",
     "too_far_ahead": "at this --rate they would become due in more than a year",

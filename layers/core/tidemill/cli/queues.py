@@ -180,7 +180,7 @@ def _group_numbers(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {field.removeprefix(f"{name}_"): value for field, value in given.items() if field.startswith(f"{name}_")}
     if given.get(name) == "off":
         if numbers:
-            raise InvalidRequestError([Problem(name, "off does not go with numbers")])
+            raise InvalidRequestError([Problem(name, "off cannot be combined with numbers")])
         return {name: None}
     return {name: numbers} if numbers or name in given else {}
 

@@ -214,7 +214,7 @@ def decode_object(body: bytes) -> RawBSONDocument:
         raise NotALetterError(f"this is not an exported dead letter: its format is not {FORMAT}")
     if envelope.get("schema_version") != SCHEMA_VERSION:
         raise NotALetterError(
-            f"this dead letter is of another schema than {SCHEMA_VERSION}: a newer release of tidemill restores it"
+            f"this dead letter has another schema than {SCHEMA_VERSION}: restore it with a newer release of tidemill"
         )
     try:
         letter = RawBSONDocument(_decode_letter(envelope, text))

@@ -25,7 +25,7 @@ from tidemill.http.models import KEY_HEADER, AcceptedTask, AcceptedTasks, Batch,
 from tidemill.model import Task
 from tidemill.requests.tasks import Key, NewTask
 
-TaskIdInPath = Annotated[str, Path(description="The id that the enqueue answered: 24 hex digits.")]
+TaskIdInPath = Annotated[str, Path(description="The id from the answer to the enqueue: 24 hex digits.")]
 KeyInHeader = Annotated[
     Key | None,
     Header(
