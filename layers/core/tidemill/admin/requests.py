@@ -17,7 +17,7 @@ MAX_SINCE_SEC: Final = 1e9
 """Thirty years: longer than any counter is kept."""
 
 MAX_ID: Final = 8_192
-"""Maximum number of characters of an id: 1,024 bytes, which JSON may escape."""
+"""Maximum number of characters of an id."""
 
 MAX_CURSOR: Final = 65_536
 """Maximum number of characters of a cursor; larger than any page's cursor, which holds an id."""

@@ -50,7 +50,7 @@ def find_task_id(text: str, context: AdminContext) -> TaskId:
 
     Raises:
         TaskNotFoundError: There is no such task.
-        InvalidRequestError: There are several.
+        InvalidRequestError: There are several, or *text* is an id of another type.
     """
     candidates = tasks.parse_id(text)
     # A redrive may have inserted the task between the first two reads.
@@ -60,6 +60,7 @@ def find_task_id(text: str, context: AdminContext) -> TaskId:
         or tasks.find_stored_ids(context.tasks, candidates)
     )
     if not found:
+        _refuse_other_types(text)
         raise NoTaskError(text, database=context.db.name, hints=warn_no_executor(context))
     return _require_single(found)
 
@@ -69,20 +70,30 @@ def find_dead_letter_id(text: str, context: AdminContext) -> TaskId:
 
     Raises:
         TaskNotFoundError: There is no such dead letter.
-        InvalidRequestError: There are several.
+        InvalidRequestError: There are several, or *text* is an id of another type.
     """
     candidates = tasks.parse_id(text)
     found = _filter_dead(candidates, context) or tasks.find_stored_ids(context.dead, candidates)
     if not found:
+        _refuse_other_types(text)
         raise NoLetterError(text, database=context.db.name, hints=_explain_missing(text, context))
     return _require_single(found)
 
 
 def _require_single(found: Sequence[TaskId]) -> TaskId:
     if len(found) > 1:
-        exact = " or ".join(truncate_text(tasks.id_as_json(task_id), _MAX_ID_CHARACTERS) for task_id in found)
-        raise InvalidRequestError([Problem("id", f"stands for several tasks: say which, {exact}")])
+        raise InvalidRequestError(
+            [Problem("id", "stands for two tasks: the id of one is a text, of the other not; use mongosh")]
+        )
     return found[0]
+
+
+def _refuse_other_types(text: str) -> None:
+    """Refuse *text*, which is the id of no task, if lists show ids of other types like this."""
+    if text.startswith("{") or text in {"true", "false", "null"}:
+        raise InvalidRequestError(
+            [Problem("id", "is neither an ObjectId, a text nor a number, so it cannot be given here; use mongosh")]
+        )
 
 
 def _explain_missing(text: str, context: AdminContext) -> Sequence[str]:

@@ -28,7 +28,6 @@ from tidemill.admin.responses import (
 from tidemill.cli import dlq_view, task_view
 from tidemill.cli.commands import Group, build_function_option, is_json_wanted, parse_whole, read_function
 from tidemill.cli.dlq_paging import (
-    ID_HELP,
     ChangeT,
     Selection,
     Total,
@@ -44,6 +43,7 @@ from tidemill.cli.dlq_paging import (
     show_progress,
 )
 from tidemill.cli.operations import (
+    ID_HELP,
     Event,
     add_paging,
     call_operation,

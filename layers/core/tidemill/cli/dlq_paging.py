@@ -27,9 +27,6 @@ from tidemill.dead_letters.documents import MAX_REDRIVES
 from tidemill.errors import InvalidRequestError, SettingsError, TaskNotFoundError, TidemillError
 from tidemill.text import iso_timestamp
 
-ID_HELP: Final = (
-    "ID is a task id as `tidemill dlq ls` shows it, or as JSON. Put an ID that begins with - last, after --."
-)
 MAX_TOTAL: Final = 10**9
 """Upper limit of ``--limit``."""
 

@@ -151,6 +151,9 @@ def _build_page_event(event: Event, *, limit: int | None, cursor: str | None) ->
     return event | size | ({} if cursor is None else {"cursor": cursor})
 
 
+ID_HELP: Final = "ID is an ObjectId, a text or a number. Put an ID that begins with - last, after --."
+
+
 def add_paging(function: Callable[..., None]) -> Callable[..., None]:
     """Add ``--limit`` and ``--cursor``, which `call_pages` obeys."""
     limit = option(

@@ -10,15 +10,19 @@ from click import argument, option
 from tidemill.admin.responses import CancelResponse, ExplanationResponse, RetryResponse, TaskPage, TaskResponse
 from tidemill.cli import task_view
 from tidemill.cli.commands import Group
-from tidemill.cli.operations import add_paging, call_operation, call_pages, print_continuation, print_json_if_asked
+from tidemill.cli.operations import (
+    ID_HELP,
+    add_paging,
+    call_operation,
+    call_pages,
+    print_continuation,
+    print_json_if_asked,
+)
 from tidemill.cli.output import clean, format_facts, format_points, print_text
 from tidemill.model import Status
 
 task: Final = Group("task", "List, show, explain, retry and cancel tasks.")
 _ID: Final = "65f0c1a2b3d4e5f607182930"
-_ID_HELP: Final = (
-    "ID is a task id as `tidemill ops task ls` shows it, or as JSON. Put an ID that begins with - last, after --."
-)
 _id_argument: Final = argument("task_id", metavar="ID")
 
 
@@ -45,7 +49,7 @@ def _list(*, limit: int, cursor: str | None, **filters: str | None) -> None:
     print_continuation(page, ids=[listed.id for listed in page.tasks])
 
 
-@task.action("show", note=_ID_HELP, example=f"tidemill ops task show {_ID}")
+@task.action("show", note=ID_HELP, example=f"tidemill ops task show {_ID}")
 @_id_argument
 def _show(*, task_id: str) -> None:
     """Show the state of a task and its attempts."""
@@ -57,7 +61,7 @@ def _show(*, task_id: str) -> None:
     print_text(f"\n{task_view.format_log(log)}" if log else "\nno attempt is logged")
 
 
-@task.action("explain", note=_ID_HELP, example=f"tidemill ops task explain {_ID}")
+@task.action("explain", note=ID_HELP, example=f"tidemill ops task explain {_ID}")
 @_id_argument
 def _explain(*, task_id: str) -> None:
     """Explain why a task is not running."""
@@ -70,7 +74,7 @@ def _explain(*, task_id: str) -> None:
     print_text(format_points(reason.message for reason in explanation.reasons))
 
 
-@task.action("retry", note=_ID_HELP, example=f"tidemill ops task retry {_ID}")
+@task.action("retry", note=ID_HELP, example=f"tidemill ops task retry {_ID}")
 @_id_argument
 def _retry(*, task_id: str) -> None:
     """Run a delayed or retrying task now."""
@@ -79,7 +83,7 @@ def _retry(*, task_id: str) -> None:
         print_text(task_view.describe_retry(response))
 
 
-@task.action("cancel", note=_ID_HELP, example=f"tidemill ops task cancel {_ID} --force")
+@task.action("cancel", note=ID_HELP, example=f"tidemill ops task cancel {_ID} --force")
 @_id_argument
 @option("--force", is_flag=True, help="Cancel a running task at once; the result of its worker is refused.")
 def _cancel(*, task_id: str, force: bool) -> None:

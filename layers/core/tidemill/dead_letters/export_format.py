@@ -63,6 +63,9 @@ def _write_value(value: Any, add: Callable[[str], object]) -> None:  # noqa: ANN
         add(json_util.dumps(value, json_options=_CANONICAL_OPTIONS))
 
 
+_MAX_LEVELS: Final = 100
+"""Nesting levels of an id in a key. An id with more gets a digest."""
+
 MAX_NAME_LENGTH: Final = 200
 """Maximum number of characters behind the date. S3 allows 1024 in all, but file systems that hold copies allow 255."""
 
@@ -97,18 +100,26 @@ def read_object_key(raw: RawBSONDocument) -> str:
 
 
 def _format_task_id(task_id: TaskId) -> str:
-    if isinstance(task_id, ObjectId):
-        return str(task_id)
-    if type(task_id) is str and tasks.parse_id(task_id) == (task_id,):
-        return task_id
-    return tasks.id_as_json(task_id)
+    if type(task_id) is str and (tasks.is_object_id(task_id) or _encode_json_id(task_id) is not None):
+        return json.dumps(task_id, ensure_ascii=False)  # without quotes it would be the key of another id
+    return tasks.format_id(task_id)
 
 
 def _is_unambiguous(text: str, task_id: TaskId) -> bool:
-    if isinstance(task_id, int | ObjectId):  # to MongoDB all numbers 42 are equal
+    if type(task_id) is str or isinstance(task_id, int | ObjectId):  # to MongoDB all numbers 42 are equal
         return True
-    wanted = bson.encode({"_id": task_id})
-    return any(bson.encode({"_id": meant_id}) == wanted for meant_id in tasks.parse_id(text))
+    return _encode_json_id(text) == bson.encode({"_id": task_id})
+
+
+def _encode_json_id(text: str) -> bytes | None:
+    """Return the BSON of the id that *text* is as Extended JSON, or ``None`` if it is none."""
+    if text.count("{") + text.count("[") > _MAX_LEVELS:
+        return None
+    try:
+        value = json_util.loads(text, json_options=_READ_OPTIONS)
+        return None if isinstance(value, list) else bson.encode({"_id": value})
+    except _DECODE_ERRORS:
+        return None
 
 
 Blame: TypeAlias = Literal["object", "bucket", "either"]

@@ -6,15 +6,14 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-import bson
 from bson import Binary, MinKey, ObjectId, json_util
 from bson.binary import UUID_SUBTYPE
 from bson.codec_options import DatetimeConversion
-from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
 from tidemill import indexes
@@ -40,8 +39,6 @@ _JSON_OPTIONS: Final = json_util.JSONOptions(
     json_mode=json_util.JSONMode.RELAXED, tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO
 )
 _UUID_BYTES: Final = 16
-_MAX_LEVELS: Final = 100
-"""Nesting levels of an id. MongoDB may refuse more."""
 
 
 def get(tasks: Tasks, task_id: TaskId, *, source: str | None = None) -> Task | Malformed | None:
@@ -83,7 +80,6 @@ def retry_now(tasks: Tasks, task_id: TaskId, *, now: datetime) -> Task | Malform
 
 def find_stored_ids(tasks: Tasks, ids: Sequence[TaskId]) -> list[TaskId]:
     """Return the ids of *ids* that living tasks have."""
-    # Not $in: it matches a regular expression as a pattern.
     with translate_errors():
         raws = list(tasks.find({"$or": [{"_id": {"$eq": task_id}} for task_id in ids]}, {"_id": 1}))
     return [decode(raw)["_id"] for raw in raws]
@@ -111,34 +107,28 @@ def find_next_due(tasks: Tasks, *, now: datetime, until: datetime, limit: int) -
 
 
 def format_id(task_id: TaskId) -> str:
-    """Return *task_id* as text for people; `parse_id` parses it."""
+    """Return an ObjectId and text as they are, and any other id as Extended JSON."""
     if type(task_id) is str or isinstance(task_id, ObjectId):  # bson's Code is a subclass of str
         return str(task_id)
-    return id_as_json(task_id)
-
-
-def id_as_json(task_id: TaskId) -> str:
-    """Return *task_id* as JSON, which is unambiguous."""
-    if type(task_id) is str:
-        return json.dumps(task_id, ensure_ascii=False)
     if isinstance(task_id, Binary) and task_id.subtype == UUID_SUBTYPE and len(task_id) == _UUID_BYTES:
         return json.dumps({"$uuid": str(task_id.as_uuid())})
     return json_util.dumps(task_id, json_options=_JSON_OPTIONS)
 
 
 def parse_id(text: str) -> tuple[TaskId, ...]:
-    """Return every id that *text* can mean: the text itself, an ObjectId, and its value as JSON."""
-    ids: list[TaskId] = [text]
-    if re.fullmatch("[0-9a-fA-F]{24}", text):
-        ids.append(ObjectId(text))
-    if text.count("{") + text.count("[") > _MAX_LEVELS:
-        return tuple(ids)
-    try:
-        value = json_util.loads(text, json_options=_JSON_OPTIONS)
-        _require_storable(value)
-    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, BSONError, RecursionError):
-        return tuple(ids)  # the text is no JSON, or its value cannot be stored
-    return (*ids, value)
+    """Return every id that *text* can mean: the text itself, and the ObjectId or number that it spells."""
+    if is_object_id(text):
+        return text, ObjectId(text)
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text)
+        if type(value) is float or (type(value) is int and -(2**63) <= value < 2**63):
+            return text, value
+    return (text,)
+
+
+def is_object_id(text: str) -> bool:
+    """Return whether *text* spells an ObjectId."""
+    return re.fullmatch("[0-9a-fA-F]{24}", text) is not None
 
 
 def _cancel_plainly(tasks: Tasks, where: dict[str, Any], *, now: datetime, force: bool) -> RawBSONDocument | None:
@@ -174,12 +164,6 @@ def _build_cancellation(is_final: Any, *, now: datetime) -> dict[str, Any]:  # n
             "idempotency_key": either(remove, {"$ifNull": ["$idempotency_key", remove]}),
         }
     }
-
-
-def _require_storable(value: Any) -> None:  # noqa: ANN401 - any JSON value
-    if isinstance(value, list):
-        raise TypeError("no id is an array")
-    bson.encode({"_id": value})
 
 
 MAX_FIELD_BYTES: Final = 2 * 1024
