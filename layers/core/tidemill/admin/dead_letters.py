@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Final
 
 from tidemill.admin.context import AdminContext, collect_warnings, warn_no_executor
@@ -37,10 +38,9 @@ from tidemill.dead_letters.purge import purge as purge_letters
 from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import RedriveContext, RedriveRequest
 from tidemill.dead_letters.redrive import redrive as redrive_letters
-from tidemill.dead_letters.redrive_checks import Refused
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.model import TaskId
-from tidemill.store import tasks
+from tidemill.store.tasks import format_id
 from tidemill.text import did_you_mean
 
 _MAX_SUGGESTED_FROM = 1_000
@@ -134,7 +134,12 @@ def redrive(request: DeadLetterRedrive, context: AdminContext) -> RedriveRespons
         redriven=result.redriven,
         refused={str(code): count for code, count in result.refused.items()},
         unregistered=dict(result.unregistered),
-        examples=tuple(map(_build_example, result.examples)),
+        examples=tuple(
+            RefusalExample(
+                id=format_id(refused.id.task), redrives=refused.id.redrives, code=refused.code, message=refused.message
+            )
+            for refused in result.examples
+        ),
         next=result.next,
         warnings=_warn_if_nothing(request, context, is_nothing=not result.examined),
     )
@@ -151,15 +156,8 @@ def purge(request: DeadLetterPurge, context: AdminContext) -> PurgeResponse:
         now=context.clock.now(),
         until=_compute_deadline(),
     )
-    return PurgeResponse(
-        dry_run=request.dry_run,
-        examined=result.examined,
-        purged=result.purged,
-        unexported=result.unexported,
-        in_progress=result.in_progress,
-        next=result.next,
-        warnings=_warn_if_nothing(request, context, is_nothing=not result.examined),
-    )
+    warnings = _warn_if_nothing(request, context, is_nothing=not result.examined)
+    return PurgeResponse(dry_run=request.dry_run, warnings=warnings, **asdict(result))
 
 
 def export(request: DeadLetterExport, context: AdminContext) -> ExportResponse:
@@ -173,23 +171,11 @@ def export(request: DeadLetterExport, context: AdminContext) -> ExportResponse:
     result = export_letters(
         context.dead, context.put, clock=context.clock, until=_compute_deadline(), limit=request.limit
     )
-    return ExportResponse(
-        exported=result.exported,
-        refused=result.refused,
-        failed=result.failed,
-        left=result.left,
-        last_error=result.last_error,
-    )
+    return ExportResponse.model_validate(result)
 
 
 def _compute_deadline() -> float:
     return time.monotonic() + CALL_TIMEOUT_SEC
-
-
-def _build_example(refusal: Refused) -> RefusalExample:
-    return RefusalExample(
-        id=tasks.format_id(refusal.id.task), redrives=refusal.id.redrives, code=refusal.code, message=refusal.message
-    )
 
 
 def _warn_if_nothing(

@@ -12,10 +12,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 from tidemill.explain.text import Reason
 from tidemill.model import QueueOptions
+from tidemill.store.tasks import format_id
 from tidemill.text import iso_timestamp
 
 MAX_EXAMPLES: Final = 20
 """Maximum number of examples in the sum of several responses."""
+
+Id = Annotated[str, BeforeValidator(format_id)]
+"""Id of a task as text."""
 
 Time = Annotated[datetime, PlainSerializer(iso_timestamp, return_type=str)]
 Count: TypeAlias = int | str
@@ -193,7 +197,7 @@ class TaskView(View):
         has_result: A result is stored; absent in a list, like ``attempt_log``.
     """
 
-    id: str
+    id: Id
     dead_letter: bool
     name: str
     queue: str
@@ -225,7 +229,7 @@ class TaskView(View):
 class MalformedView(View):
     """Document that is no valid task. ``malformed`` describes the fault."""
 
-    id: str
+    id: Id
     dead_letter: bool
     malformed: str
     lease: LeaseView | None
@@ -250,7 +254,7 @@ class TaskResponse(Response):
 class ExplanationView(View):
     """All reasons why a task is not running, the decisive one first."""
 
-    task_id: str
+    task_id: Id
     status: str
     is_dead_letter: bool
     reasons: tuple[Reason, ...]
@@ -262,22 +266,20 @@ class ExplanationResponse(Response):
     explanation: ExplanationView
 
 
-class RetryResponse(Response):
+class RetryResponse(TaskResponse):
     """Response of ``task.retry``. ``queue_paused`` is ``None`` if that is unknown."""
 
-    task: AnyTask
     queue_paused: bool | None
 
 
-class CancelResponse(Response):
+class CancelResponse(TaskResponse):
     """Response of ``task.cancel``: the task after it, its status before, and whether it changed."""
 
-    task: AnyTask
     was: str
     changed: bool
 
 
-class _Marks(View):
+class Marks(View):
     """Fields that dead letters have and tasks have not."""
 
     redrives: int
@@ -292,11 +294,11 @@ class _Marks(View):
     redriven_at: Time | None
 
 
-class DeadLetterView(_Marks, TaskView):
+class DeadLetterView(Marks, TaskView):
     """Dead letter."""
 
 
-class MalformedDeadLetterView(_Marks, MalformedView):
+class MalformedDeadLetterView(Marks, MalformedView):
     """Dead letter of a malformed document."""
 
 
@@ -317,7 +319,7 @@ class OtherFailure(View):
 class Sample(View):
     """Latest dead letter of a group. ``name`` is ``None`` if its document is malformed."""
 
-    id: str
+    id: Id
     redrives: int
     name: str | None
     reason: str | None
@@ -391,7 +393,6 @@ class ExportResponse(Page):
     """Response of ``dlq.export``: counts of this call, and the number of dead letters left. It has no cursor."""
 
     next: None = None
-
     exported: int
     refused: int
     failed: int

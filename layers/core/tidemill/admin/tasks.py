@@ -136,15 +136,7 @@ def show(request: TaskShow, context: AdminContext) -> TaskResponse:
 def explain(request: TaskExplain, context: AdminContext) -> ExplanationResponse:
     """Return the reasons why a task is not running."""
     task_id = find_task_id(request.id, context)
-    explanation = context.queue.explain(task_id)
-    return ExplanationResponse(
-        explanation=ExplanationView(
-            task_id=tasks.format_id(explanation.task_id),
-            status=explanation.status,
-            is_dead_letter=explanation.is_dead_letter,
-            reasons=explanation.reasons,
-        )
-    )
+    return ExplanationResponse(explanation=ExplanationView.model_validate(context.queue.explain(task_id)))
 
 
 def retry(request: TaskRetry, context: AdminContext) -> RetryResponse:

@@ -14,9 +14,11 @@ from tidemill.admin.responses import (
     GroupRow,
     MalformedDeadLetterView,
     MalformedView,
+    Marks,
     OtherFailure,
     Sample,
     TaskView,
+    View,
 )
 from tidemill.control import task_types
 from tidemill.control.task_types import Directory
@@ -24,17 +26,9 @@ from tidemill.dead_letters.documents import DeadLetter
 from tidemill.dead_letters.groups import Group
 from tidemill.model import Malformed, RetryPolicy, Task
 from tidemill.policy.retry import resolve_policy
-from tidemill.store import tasks
 
-_TASK_FIELDS: Final = (
-    "name", "queue", "status", "lane", "priority", "attempts", "due_at", "next_retry_at", "created_at", "updated_at",
-    "finished_at", "expires_at", "cancel_requested_at", "reason", "archive_error", "crashes", "redrives", "source",
-    "correlation_id", "error",
-)  # fmt: skip
-_MARK_FIELDS: Final = (
-    "fingerprint", "reason", "export_attempts", "export_error", "dead_lettered_at", "archived_at", "export_retry_at",
-    "redrive_started_at", "redriven_at",
-)  # fmt: skip
+_UNLISTED_FIELDS: Final = frozenset({"attempt_log", "has_result"})
+"""Fields that a list leaves out: it reads tasks without their execution logs and results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +44,14 @@ class Allowances:
 
         Without a directory the deployment's policy is assumed for all tasks without a policy of their own.
         """
+        is_certain = task.max_retries is not None
         if self.directory is None:
             policy = resolve_policy(task, registered=self.retry, deployment=self.retry)
-            return _build_allowance(policy, is_certain=task.max_retries is not None)
-        policy = task_types.resolve_task_policy(task, self.directory, deployment=self.retry)
-        registered = (self.directory.cached_task_type(task.name) or {}).get("max_retries")
-        is_certain = self.is_deployed or task.max_retries is not None or registered is not None
-        return _build_allowance(policy, is_certain=is_certain)
+        else:
+            policy = task_types.resolve_task_policy(task, self.directory, deployment=self.retry)
+            registered = (self.directory.cached_task_type(task.name) or {}).get("max_retries")
+            is_certain = is_certain or self.is_deployed or registered is not None
+        return {"attempts_allowed": policy.max_retries + 1, "attempts_allowed_assumed": not is_certain}
 
 
 def build_allowances(context: AdminContext) -> Allowances:
@@ -64,71 +59,54 @@ def build_allowances(context: AdminContext) -> Allowances:
     return Allowances(directory=context.directory, retry=context.retry, is_deployed=context.is_deployed)
 
 
-def _build_allowance(policy: RetryPolicy, *, is_certain: bool) -> dict[str, Any]:
-    return {"attempts_allowed": policy.max_retries + 1, "attempts_allowed_assumed": not is_certain}
-
-
 def build_task(
     task: Task | Malformed, allowances: Allowances, *, is_dead: bool = False, is_listed: bool = False
 ) -> AnyTask:
     """Return the view of a task. A listed task was read without its result and its execution log."""
-    fields = _copy_task(task, allowances, is_dead=is_dead, is_listed=is_listed)
+    fields = _copy_task(task, allowances, is_listed=is_listed) | {"dead_letter": is_dead}
     return MalformedView(**fields) if isinstance(task, Malformed) else TaskView(**fields)
 
 
 def build_dead_letter(letter: DeadLetter, allowances: Allowances, *, is_listed: bool = False) -> AnyDeadLetter:
     """Return the view of a dead letter. A listed one was read without its task's result and execution log."""
-    task = letter.task
-    marks = {"redrives": letter.id.redrives} | {name: getattr(letter, name) for name in _MARK_FIELDS}
-    fields = _copy_task(task, allowances, is_dead=True, is_listed=is_listed) | marks
-    return MalformedDeadLetterView(**fields) if isinstance(task, Malformed) else DeadLetterView(**fields)
+    fields = _copy_task(letter.task, allowances, is_listed=is_listed) | _copy_letter(letter, Marks)
+    fields["dead_letter"] = True
+    return MalformedDeadLetterView(**fields) if isinstance(letter.task, Malformed) else DeadLetterView(**fields)
 
 
 def build_other_failure(letter: DeadLetter) -> OtherFailure:
     """Return the view of another failure of a task whose dead letter is shown."""
-    return OtherFailure(
-        redrives=letter.id.redrives,
-        dead_lettered_at=letter.dead_lettered_at,
-        reason=letter.reason,
-        fingerprint=letter.fingerprint,
-        error=_build_letter_error(letter),
-        redriven_at=letter.redriven_at,
-    )
+    return OtherFailure(**_copy_letter(letter, OtherFailure), error=_build_error(letter))
 
 
 def build_group(group: Group) -> GroupRow:
     """Return the view of a group."""
-    return GroupRow(
-        fingerprint=group.fingerprint,
-        dead_letters=group.letters,
-        first_at=group.first_at,
-        last_at=group.last_at,
-        trend=group.trend,
-        sample=None if group.sample is None else _build_sample(group.sample),
-    )
+    fields = _copy(group, GroupRow) | {"dead_letters": group.letters, "sample": None}
+    if group.sample is not None:
+        task = group.sample.task
+        name = None if isinstance(task, Malformed) else task.name
+        shown = _copy_letter(group.sample, Sample) | {"id": task.id, "name": name}
+        fields["sample"] = Sample(**shown, error=_build_error(group.sample))
+    return GroupRow(**fields)
 
 
-def _build_sample(letter: DeadLetter) -> Sample:
-    return Sample(
-        id=tasks.format_id(letter.id.task),
-        redrives=letter.id.redrives,
-        name=None if isinstance(letter.task, Malformed) else letter.task.name,
-        reason=letter.reason,
-        error=_build_letter_error(letter),
-    )
-
-
-def _copy_task(task: Task | Malformed, allowances: Allowances, *, is_dead: bool, is_listed: bool) -> dict[str, Any]:
-    fields: dict[str, Any] = {"id": tasks.format_id(task.id), "dead_letter": is_dead, "lease": task.lease}
-    if not is_listed:
-        fields["attempt_log"] = task.attempt_log
+def _copy_task(task: Task | Malformed, allowances: Allowances, *, is_listed: bool) -> dict[str, Any]:
     if isinstance(task, Malformed):
-        return fields | {"malformed": task.problem}
-    if not is_listed:
-        fields["has_result"] = task.result is not None
-    return fields | {name: getattr(task, name) for name in _TASK_FIELDS} | allowances.of(task)
+        fields = _copy(task, MalformedView) | {"malformed": task.problem}
+    else:
+        fields = _copy(task, TaskView) | {"has_result": task.result is not None} | allowances.of(task)
+    return {name: value for name, value in fields.items() if not (is_listed and name in _UNLISTED_FIELDS)}
 
 
-def _build_letter_error(letter: DeadLetter) -> ErrorView | None:
+def _copy_letter(letter: DeadLetter, kind: type[View]) -> dict[str, Any]:
+    return _copy(letter, kind) | {"redrives": letter.id.redrives}
+
+
+def _copy(source: object, kind: type[View]) -> dict[str, Any]:
+    """Return the values of the fields of *kind* that *source* has, too."""
+    return {name: getattr(source, name) for name in kind.model_fields if hasattr(source, name)}
+
+
+def _build_error(letter: DeadLetter) -> ErrorView | None:
     error = None if isinstance(letter.task, Malformed) else letter.task.error
     return None if error is None else ErrorView.model_validate(error)
