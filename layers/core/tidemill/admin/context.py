@@ -85,10 +85,7 @@ def describe_unknown(what: str, error: TidemillError) -> str:
 
 def warn_no_executor(context: AdminContext) -> tuple[str, ...]:
     """Warn if no executor ever registered in the database."""
-    return collect_warnings(lambda: _warn_if_no_types(context), of="whether an executor ever was at work here")
-
-
-def _warn_if_no_types(context: AdminContext) -> list[str]:
-    if context.directory.has_types():
-        return []
-    return [f"no executor has ever registered its functions in {context.db.name}: is MONGODB_DATABASE right?"]
+    warning = f"no executor has ever registered its functions in {context.db.name}: is MONGODB_DATABASE right?"
+    return collect_warnings(
+        lambda: [] if context.directory.has_types() else [warning], of="whether an executor ever was at work here"
+    )

@@ -84,14 +84,6 @@ def select_dead_letters(
     return build_filter(request, newest)
 
 
-def warn_no_match(request: FilterRequest, context: AdminContext) -> tuple[str, ...]:
-    """Return likely mistakes in a request that no dead letter matches."""
-    return (
-        *collect_warnings(lambda: _warn_unknown_filters(request, context), of="what may be meant"),
-        *warn_no_executor(context),
-    )
-
-
 def _warn_unknown_filters(request: FilterRequest, context: AdminContext) -> list[str]:
     warnings: list[str] = []
     if request.fingerprint is not None and not has_fingerprint(context.dead, request.fingerprint):
@@ -181,8 +173,13 @@ def _compute_deadline() -> float:
 def _warn_if_nothing(
     request: DeadLetterList | SelectionRequest, context: AdminContext, *, is_nothing: bool
 ) -> tuple[str, ...]:
-    # Only for the first call: later calls may examine nothing although dead letters match.
-    return warn_no_match(request, context) if is_nothing and request.cursor is None else ()
+    """Return likely mistakes in a request that no dead letter matches."""
+    if not is_nothing or request.cursor is not None:  # a later call may examine nothing although dead letters match
+        return ()
+    return (
+        *collect_warnings(lambda: _warn_unknown_filters(request, context), of="what may be meant"),
+        *warn_no_executor(context),
+    )
 
 
 MAX_OTHER_FAILURES: Final = 20

@@ -109,22 +109,6 @@ def read_status(db: Database[Any], queue: str, *, now: datetime) -> QueueView:
     return view.model_copy(update={"current": tuple(_read_current(tasks, queue))})
 
 
-def read_views(
-    db: Database[Any], *, limit: int, after: str | None = None, now: datetime
-) -> tuple[tuple[QueueView, ...], str | None]:
-    """Return the sizes of up to *limit* known queues by name, after the cursor *after*, and the next cursor.
-
-    Running tasks are only counted. The number of commands is constant up to `QUEUES_PER_COMMAND` queues.
-    """
-    tasks, options = open_tasks(db), OptionsReader(db)
-    leased = counts.count_leased_by_queue(tasks)
-    known = queues.list_queues(db, listed=options.all_options(), leased=leased.by_queue)
-    behind = [queue for queue in known if after is None or queue[:MAX_COMPARED_NAME] > after]
-    options_by_queue = {queue: options.options(queue) for queue in behind[:limit]}
-    next_cursor = behind[limit - 1][:MAX_COMPARED_NAME] if len(behind) > limit else None
-    return _read_views(tasks, options_by_queue, leased=leased, now=now), next_cursor
-
-
 def _read_views(
     tasks: Tasks, queues: Mapping[str, QueueOptions], *, leased: counts.LeasedCounts, now: datetime
 ) -> tuple[QueueView, ...]:
@@ -164,9 +148,17 @@ _PressureT = TypeVar("_PressureT", Adaptive, Budget)
 
 
 def list_queues(request: QueueList, context: AdminContext) -> QueuePage:
-    """Return the sizes of a page of queues, and the cursor of the next page."""
-    page, behind = read_views(context.db, limit=request.limit, after=request.cursor, now=context.clock.now())
-    return QueuePage(queues=page, next=behind)
+    """Return the sizes of a page of queues by name, and the cursor of the next page.
+
+    Running tasks are only counted. The number of commands is constant up to `QUEUES_PER_COMMAND` queues.
+    """
+    now, tasks, options = context.clock.now(), context.tasks, OptionsReader(context.db)
+    leased = counts.count_leased_by_queue(tasks)
+    known = queues.list_queues(context.db, listed=options.all_options(), leased=leased.by_queue)
+    behind = [queue for queue in known if request.cursor is None or queue[:MAX_COMPARED_NAME] > request.cursor]
+    page = behind[: request.limit]
+    views = _read_views(tasks, {queue: options.options(queue) for queue in page}, leased=leased, now=now)
+    return QueuePage(queues=views, next=page[-1][:MAX_COMPARED_NAME] if len(behind) > len(page) else None)
 
 
 def show_status(request: QueueStatusOf, context: AdminContext) -> QueueResponse:

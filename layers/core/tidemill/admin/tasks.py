@@ -97,12 +97,11 @@ def _refuse_other_types(text: str) -> None:
 
 
 def _explain_missing(text: str, context: AdminContext) -> Sequence[str]:
-    living = collect_warnings(lambda: _warn_if_alive(text, context), of="whether it is alive")
-    return living or warn_no_executor(context)
+    def warn_if_alive() -> list[str]:
+        living = tasks.find_stored_ids(context.tasks, tasks.parse_id(text))
+        return ["the task is among the living ones"] if living else []
 
-
-def _warn_if_alive(text: str, context: AdminContext) -> list[str]:
-    return ["the task is among the living ones"] if tasks.find_stored_ids(context.tasks, tasks.parse_id(text)) else []
+    return collect_warnings(warn_if_alive, of="whether it is alive") or warn_no_executor(context)
 
 
 def _filter_dead(candidates: tuple[TaskId, ...], context: AdminContext) -> list[TaskId]:
@@ -122,7 +121,10 @@ def list_tasks(request: TaskList, context: AdminContext) -> TaskPage:
     )
     allowed = build_allowances(context)
     listed = tuple(build_task(task, allowed, is_listed=True) for task in page.tasks)
-    return TaskPage(tasks=listed, next=page.next, warnings=() if listed else _warn_no_match(request, context))
+    is_unexpected = not listed and request.cursor is None
+    return TaskPage(
+        tasks=listed, next=page.next, warnings=_warn_no_match(request.queue, context) if is_unexpected else ()
+    )
 
 
 def show(request: TaskShow, context: AdminContext) -> TaskResponse:
@@ -181,20 +183,13 @@ def _check_pause(task: Task | Malformed, context: AdminContext) -> tuple[bool | 
     return options is not None and options.paused, ()
 
 
-def _warn_no_match(request: TaskList, context: AdminContext) -> tuple[str, ...]:
-    if request.cursor is not None:
-        return ()
-    return (
-        *collect_warnings(lambda: _warn_if_unknown_queue(request.queue, context), of="which queues there are"),
-        *warn_no_executor(context),
-    )
+def _warn_no_match(queue: str | None, context: AdminContext) -> tuple[str, ...]:
+    def warn_if_unknown() -> list[str]:
+        if queue is None or queue in (known := queues.list_queues(context.db)):
+            return []
+        return [queues.describe_unknown_queue(queue, known)]
 
-
-def _warn_if_unknown_queue(queue: str | None, context: AdminContext) -> list[str]:
-    if queue is None:
-        return []
-    known = queues.list_queues(context.db)
-    return [] if queue in known else [queues.describe_unknown_queue(queue, known)]
+    return (*collect_warnings(warn_if_unknown, of="which queues there are"), *warn_no_executor(context))
 
 
 def _format_status(task: Task | Malformed) -> str:
