@@ -18,10 +18,10 @@ def test_waits_grow_to_the_cap_and_the_total_adds_up_the_latest() -> None:
 
     found = list(compute_waits(policy))
 
-    assert [one.plain for one in found] == _seconds(10, 20, 40, 40)
+    assert [one.wait for one in found] == _seconds(10, 20, 40, 40)
     assert [one.earliest for one in found] == _seconds(0, 0, 0, 0)
     assert [one.latest for one in found] == _seconds(10, 20, 40, 40)
-    assert [one.total for one in found] == list(accumulate(_seconds(10, 20, 40, 40)))
+    assert [one.latest_total for one in found] == list(accumulate(_seconds(10, 20, 40, 40)))
 
 
 def test_jitter_leaves_the_wait_before_it_as_it_is() -> None:
@@ -29,5 +29,5 @@ def test_jitter_leaves_the_wait_before_it_as_it_is() -> None:
 
     first, second = compute_waits(policy)
 
-    assert (first.earliest, first.plain, first.latest) == tuple(_seconds(10, 10, 10))
-    assert (second.earliest, second.plain, second.latest) == tuple(_seconds(10, 20, 20))
+    assert (first.earliest, first.wait, first.latest) == tuple(_seconds(10, 10, 10))
+    assert (second.earliest, second.wait, second.latest) == tuple(_seconds(10, 20, 20))

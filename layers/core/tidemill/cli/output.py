@@ -11,6 +11,8 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
+from datetime import timedelta
 from io import StringIO
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -61,8 +63,23 @@ def print_text(text: str) -> None:
 
 
 def print_json(document: object) -> None:
-    """Print *document*, of plain types, as JSON."""
-    print_text(json.dumps(document, indent=2))
+    """Print *document* as JSON: dataclasses as objects, a duration named ``wait`` as seconds named ``wait_sec``."""
+    print_text(json.dumps(_convert_to_json(document), indent=2))
+
+
+def _convert_to_json(value: object) -> object:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, list | tuple):
+        return [_convert_to_json(element) for element in value]
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, dict):
+        return {
+            f"{key}_sec" if isinstance(content, timedelta) else key: _convert_to_json(content)
+            for key, content in value.items()
+        }
+    return value
 
 
 def warn(sentence: str) -> None:

@@ -22,16 +22,16 @@ _LATEST_DRAW = math.nextafter(1, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Delay before the *retry*-th retry: *plain* without jitter, and its bounds with jitter.
+    """Delay before the *retry*-th retry: *wait* without jitter, and its bounds with jitter.
 
-    ``total`` is the latest start of the retry after the first failure, without the run times in between.
+    ``latest_total`` is the latest start of the retry after the first failure, without the run times in between.
     """
 
     retry: int
-    plain: timedelta
+    wait: timedelta
     earliest: timedelta
     latest: timedelta
-    total: timedelta
+    latest_total: timedelta
 
 
 policy: Final = Group("policy", "Show the retry presets and their delays.")
@@ -46,10 +46,10 @@ def compute_waits(policy: RetryPolicy) -> Iterator[Wait]:
         total += latest
         yield Wait(
             retry=retry,
-            plain=backoff(without_jitter, failures=retry, draw=0),
+            wait=backoff(without_jitter, failures=retry, draw=0),
             earliest=backoff(policy.backoff, failures=retry, draw=0),
             latest=latest,
-            total=total,
+            latest_total=total,
         )
 
 
@@ -82,22 +82,16 @@ def _show(name: str) -> None:
     preset = _find_preset(name)
     waits = list(compute_waits(preset))
     if is_json_wanted():
-        print_json(_encode_policy(name, preset) | {"retries": [_encode_wait(wait) for wait in waits]})
+        print_json(_encode_policy(name, preset) | {"retries": waits})
     elif preset.max_retries == 0:
         print_text(f"{name}: one run, no retries")
     else:
         print_text(f"{name}: {_describe(preset)}\n")
         print_text(
             format_table(
-                {
-                    "retry": "number",
-                    "before jitter": "number",
-                    "earliest": "number",
-                    "latest": "number",
-                    "latest since first failure": "number",
-                },
+                dict.fromkeys(("retry", "before jitter", "earliest", "latest", "latest since first failure"), "number"),
                 [
-                    (str(wait.retry), *map(format_duration, (wait.plain, wait.earliest, wait.latest, wait.total)))
+                    (str(wait.retry), *map(format_duration, (wait.wait, wait.earliest, wait.latest, wait.latest_total)))
                     for wait in waits
                 ],
             )
@@ -145,14 +139,4 @@ def _encode_policy(name: str, policy: RetryPolicy) -> dict[str, Any]:
         "name": name,
         "max_retries": policy.max_retries,
         **{field: None if options is None else getattr(options, field) for field in fields},
-    }
-
-
-def _encode_wait(wait: Wait) -> dict[str, Any]:
-    return {
-        "retry": wait.retry,
-        "wait_sec": wait.plain.total_seconds(),
-        "earliest_sec": wait.earliest.total_seconds(),
-        "latest_sec": wait.latest.total_seconds(),
-        "latest_total_sec": wait.total.total_seconds(),
     }

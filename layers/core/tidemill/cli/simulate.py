@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from io import StringIO
 from random import Random
@@ -15,7 +13,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from tidemill.cli.commands import Group, build_json_option, is_json_wanted
-from tidemill.cli.output import print_text
+from tidemill.cli.output import print_json, print_text
 from tidemill.simulation.priority import Comparison, RetryPriority, Step, Timeline, simulate_retry_priority
 from tidemill.simulation.starvation import Interval, Scenario, Starvation, simulate_starvation
 
@@ -89,7 +87,10 @@ def format_starvation(result: Starvation, *, contrast: Starvation) -> str:
 def _print_retry_priority() -> None:
     """Show the time that a retry gains by going first."""
     result = simulate_retry_priority()
-    print_text(_dump_json(result) if is_json_wanted() else format_retry_priority(result))
+    if is_json_wanted():
+        print_json(result)
+    else:
+        print_text(format_retry_priority(result))
 
 
 @simulate.command("starvation", params=[build_json_option()], example="tidemill simulate starvation --json")
@@ -98,7 +99,7 @@ def _print_starvation() -> None:
     weighted = simulate_starvation(rng=_make_rng())
     retries_first = simulate_starvation(Scenario(selection="retries_first"), rng=_make_rng())
     if is_json_wanted():
-        print_text(_dump_json({"weighted": weighted, "retries_first": retries_first}))
+        print_json({"weighted": weighted, "retries_first": retries_first})
     else:
         print_text(format_starvation(weighted, contrast=retries_first))
 
@@ -192,23 +193,3 @@ def _describe_conclusion(result: Starvation, contrast: Starvation) -> list[str]:
 
 def _format_least_rate(result: Starvation) -> str:
     return "none" if result.least_fresh_per_sec is None else f"{result.least_fresh_per_sec:.1f}/s"
-
-
-def _dump_json(value: object) -> str:
-    return json.dumps(_convert_to_json(value), indent=2)
-
-
-def _convert_to_json(value: object) -> object:
-    """Return *value* in the types of JSON; a duration named ``wait`` becomes seconds named ``wait_sec``."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, tuple):
-        return [_convert_to_json(element) for element in value]
-    if is_dataclass(value):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
-    if isinstance(value, dict):
-        return {
-            f"{key}_sec" if isinstance(content, timedelta) else key: _convert_to_json(content)
-            for key, content in value.items()
-        }
-    return value
