@@ -10,7 +10,6 @@ from pymongo.database import Database
 
 from tidemill.client import Queue
 from tidemill.clock import Clock
-from tidemill.control import task_types
 from tidemill.control.task_types import Directory
 from tidemill.dead_letters import groups
 from tidemill.dead_letters.export_format import PutObject
@@ -59,10 +58,6 @@ class AdminContext:
     def directory(self) -> Directory:
         """Registered functions, read now."""
         return Directory(self.db)
-
-    def read_registered_names(self) -> frozenset[str]:
-        """Return the names of the registered functions, read now."""
-        return task_types.list_registered_names(self.db)
 
     @property
     def queue(self) -> Queue:

@@ -105,7 +105,10 @@ CALL_TIMEOUT_SEC: Final = 2.0
 def redrive(request: DeadLetterRedrive, context: AdminContext) -> RedriveResponse:
     """Redrive open dead letters, the oldest first. Return the counts, with refusals by reason."""
     redrive_context = RedriveContext(
-        tasks=context.tasks, dead=context.dead, registered=context.read_registered_names, clock=context.clock
+        tasks=context.tasks,
+        dead=context.dead,
+        registered=lambda: task_types.list_registered_names(context.db),
+        clock=context.clock,
     )
     redrive_request = RedriveRequest(
         which=select_dead_letters(request, context, open_only=True),
