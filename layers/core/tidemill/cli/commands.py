@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -18,10 +19,6 @@ from tidemill.settings import Settings, from_environment
 from tidemill.text import did_you_mean
 
 _T = TypeVar("_T")
-
-FUNCTION: Final = "function"
-JSON: Final = "json"
-"""Keys of options in `click.Context.meta`, which all contexts of a command share."""
 
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # in place of a byte that is no UTF-8
 _WRONG_USAGE: Final = 2
@@ -237,11 +234,16 @@ def action(name: str, *, example: str, note: str = "") -> Callable[[Callable[...
     return decorate
 
 
+def add_options(
+    *options: Callable[[Callable[..., None]], Callable[..., None]],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that adds *options* of click in this order."""
+    return lambda function: reduce(lambda decorated, add: add(decorated), reversed(options), function)
+
+
 def build_json_option() -> click.Option:
     """Return ``--json``, which `is_json_wanted` reads."""
-    return click.Option(
-        ["--json"], is_flag=True, callback=_keep(JSON), expose_value=False, help="Print the answer as JSON."
-    )
+    return click.Option(["--json"], is_flag=True, callback=_keep, expose_value=False, help="Print the answer as JSON.")
 
 
 def build_function_option() -> click.Option:
@@ -249,32 +251,28 @@ def build_function_option() -> click.Option:
     return click.Option(
         ["--function"],
         type=parse_text(r"[A-Za-z0-9_:$.-]+", "must be the name or the ARN of a function"),
-        callback=_keep(FUNCTION),
+        callback=_keep,
         expose_value=False,
         metavar="NAME",
         help="Call the operate function with this name or ARN instead of connecting to MONGODB_URI.",
     )
 
 
-def _keep(key: str) -> Callable[[click.Context, click.Parameter, object], None]:
-    """Return a callback that keeps the value of an option, if it is given, in the context of the command."""
-
-    def keep(context: click.Context, _parameter: click.Parameter, value: object) -> None:
-        if value:
-            context.meta[key] = value
-
-    return keep
+def _keep(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    """Keep *value*, if it is given, in `click.Context.meta`, which all contexts of a command share."""
+    if value:
+        context.meta[str(parameter.name)] = value
 
 
 def read_function() -> str | None:
     """Return the operate function that this command calls, or ``None`` if it connects to MONGODB_URI."""
-    function: str | None = click.get_current_context().meta.get(FUNCTION)
+    function: str | None = click.get_current_context().meta.get("function")
     return function
 
 
 def is_json_wanted() -> bool:
     """Return whether ``--json`` was given."""
-    return bool(click.get_current_context().meta.get(JSON))
+    return bool(click.get_current_context().meta.get("json"))
 
 
 _ops: Final = Group("ops", "Inspect and operate queues and tasks.", build_function_option())

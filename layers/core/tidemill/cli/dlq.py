@@ -25,14 +25,14 @@ from tidemill.admin.responses import (
     PurgeResponse,
     RedriveResponse,
 )
-from tidemill.cli import dlq_view, task_view
-from tidemill.cli.commands import Group, build_function_option, is_json_wanted, parse_whole, read_function
+from tidemill.cli import dlq_view
+from tidemill.cli.commands import Group, add_options, build_function_option, is_json_wanted, parse_whole, read_function
 from tidemill.cli.dlq_paging import (
+    FILTER_OPTIONS,
+    SELECTION_OPTIONS,
     ChangeT,
     Selection,
     Total,
-    add_filters,
-    add_selection,
     fall_back_to_stderr,
     hint_to_continue,
     is_stderr_terminal,
@@ -44,15 +44,15 @@ from tidemill.cli.dlq_paging import (
 )
 from tidemill.cli.operations import (
     ID_HELP,
+    PAGING_OPTIONS,
     Event,
-    add_paging,
-    call_operation,
     call_pages,
     open_database,
-    print_continuation,
+    print_answer,
     print_json_if_asked,
+    print_rows,
 )
-from tidemill.cli.output import format_facts, print_json, print_stderr, print_text, warn
+from tidemill.cli.output import print_json, print_stderr, print_text, warn
 from tidemill.clock import ServerClock
 from tidemill.dead_letters.documents import MAX_REDRIVES
 from tidemill.dead_letters.export_format import restore
@@ -71,36 +71,20 @@ dlq: Final = Group("dlq", "List, show, redrive, purge, export and restore dead l
 
 
 @dlq.action("ls", example="tidemill dlq ls --name charge --since 6h")
-@add_filters
+@add_options(*FILTER_OPTIONS)
 @option("--redriven", is_flag=True, help="List redriven dead letters instead of open ones.")
 @option("--items", is_flag=True, help="List single dead letters; implied by any filter.")
-@add_paging
+@add_options(*PAGING_OPTIONS)
 def _list(*, redriven: bool, items: bool, limit: int, cursor: str | None, **filters: str | datetime | None) -> None:
     """List groups of dead letters by their reason, or single dead letters."""
     given = read_filters(filters)
     if not (given or items or redriven or cursor is not None):
-        _list_groups(limit)
+        print_answer({"op": "dlq.groups", "limit": min(limit, MAX_LIMIT)}, GroupsResponse, dlq_view.describe_groups)
         return
     page = call_pages({"op": "dlq.list", "redriven": redriven, **given}, DeadLetterPage, limit=limit, cursor=cursor)
-    if print_json_if_asked(page):
-        return
-    if page.dead_letters:
-        print_text(dlq_view.format_dead_letters(page))
-    elif page.next is None:
-        print_text(f"no {'redriven' if redriven else 'open'} dead letter matches in {page.database}")
-    print_continuation(page, ids=[dead_letter.id for dead_letter in page.dead_letters])
-
-
-def _list_groups(limit: int) -> None:
-    response = call_operation({"op": "dlq.groups", "limit": min(limit, MAX_LIMIT)}, GroupsResponse)
-    if print_json_if_asked(response):
-        return
-    if response.groups:
-        print_text(f"{dlq_view.format_groups(response)}\n\n{dlq_view.format_total(response)}")
-        return
-    newest = response.sampled_newest
-    among = "in" if newest is None else f"among the newest {newest} dead letters of"
-    print_text(f"there are no open dead letters {among} {response.database}")
+    ids = [letter.id for letter in page.dead_letters]
+    nothing = f"no {'redriven' if redriven else 'open'} dead letter matches"
+    print_rows(page, ids, dlq_view.format_dead_letters, nothing=nothing)
 
 
 @dlq.action("show", note=ID_HELP, example="tidemill dlq show 65f0c1a2b3d4e5f607182930")
@@ -114,14 +98,7 @@ def _list_groups(limit: int) -> None:
 def _show(*, task_id: str, redrives: int | None) -> None:
     """Show a dead letter, its attempts, and the other dead letters of its task."""
     number = {} if redrives is None else {"redrives": redrives}
-    response = call_operation({"op": "dlq.show", "id": task_id, **number}, DeadLetterResponse)
-    if print_json_if_asked(response):
-        return
-    log = response.letter.attempt_log
-    print_text(format_facts(dlq_view.describe_dead_letter(response)))
-    print_text(f"\n{task_view.format_log(log)}" if log else "\nno attempt is logged")
-    if response.other_failures:
-        print_text(f"\nother dead letters of the task:\n\n{dlq_view.format_other_dead_letters(response)}")
+    print_answer({"op": "dlq.show", "id": task_id, **number}, DeadLetterResponse, dlq_view.describe_dead_letter)
 
 
 def _parse_rate(text: str) -> float:
@@ -132,7 +109,7 @@ def _parse_rate(text: str) -> float:
 
 
 @dlq.action("redrive", note=ID_HELP, example="tidemill dlq redrive --name charge --dry-run")
-@add_selection
+@add_options(*SELECTION_OPTIONS)
 @option("--rate", type=_parse_rate, metavar="N", help="Make N tasks due per second, instead of all at once.")
 @option("--drop-expiry", is_flag=True, help="Also start tasks after their expiry time.")
 def _redrive(*, rate: float | None, drop_expiry: bool, **options: Any) -> None:  # noqa: ANN401 - of read_selection
@@ -192,7 +169,7 @@ def _explain_rest(total: Total[RedriveResponse], selection: Selection, *, rate: 
 
 
 @dlq.action("purge", note=ID_HELP, example="tidemill dlq purge --name charge --until 7d --dry-run")
-@add_selection
+@add_options(*SELECTION_OPTIONS)
 @option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def _purge(*, yes: bool, **options: Any) -> None:  # noqa: ANN401 - of read_selection
     """Destroy dead letters, including redriven ones."""

@@ -34,44 +34,30 @@ Filters: TypeAlias = Mapping[str, str | datetime | None]
 ChangeT = TypeVar("ChangeT", bound=Page)
 
 
-def add_filters(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the filters of dead letters."""
-    times = "30m, 6h or 7d ago, or a UTC time like 2026-07-01T09:00"
-    options = (
-        option("--fingerprint", metavar="F", help="Only this group, as `tidemill dlq ls` shows it."),
-        option("--name", metavar="NAME", help="Only this task function."),
-        option("--queue", metavar="QUEUE", help="Only this queue."),
-        option(
-            "--since", type=parse_time, metavar="TIME", help=f"Moved to the dead letters at or after TIME: {times}."
-        ),
-        option("--until", type=parse_time, metavar="TIME", help="Moved to the dead letters before TIME."),
-    )
-    return _add_options(function, options)
+_TIMES: Final = "30m, 6h or 7d ago, or a UTC time like 2026-07-01T09:00"
+FILTER_OPTIONS: Final = (
+    option("--fingerprint", metavar="F", help="Only this group, as `tidemill dlq ls` shows it."),
+    option("--name", metavar="NAME", help="Only this task function."),
+    option("--queue", metavar="QUEUE", help="Only this queue."),
+    option("--since", type=parse_time, metavar="TIME", help=f"Moved to the dead letters at or after TIME: {_TIMES}."),
+    option("--until", type=parse_time, metavar="TIME", help="Moved to the dead letters before TIME."),
+)
+"""Options for `read_filters`."""
 
-
-def add_selection(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that select the dead letters of an operation, for `read_selection`."""
-    options = (
-        option("--all", "is_all", is_flag=True, help="All dead letters; required without IDs and filters."),
-        option(
-            "--redrives",
-            type=parse_whole(0, MAX_REDRIVES),
-            metavar="N",
-            help="Only with one ID: dead letter after N redrives of the task. Default: the newest open one.",
-        ),
-        option("--dry-run", is_flag=True, help="Show what would happen, and change nothing."),
-        option("--limit", type=parse_whole(1, MAX_TOTAL), metavar="N", help="At most N dead letters, oldest first."),
-    )
-    ids = argument("ids", nargs=-1, metavar="[ID ...]")
-    return ids(add_filters(_add_options(function, options)))
-
-
-def _add_options(
-    function: Callable[..., None], options: Iterable[Callable[[Callable[..., None]], Callable[..., None]]]
-) -> Callable[..., None]:
-    for add in reversed(tuple(options)):
-        function = add(function)
-    return function
+SELECTION_OPTIONS: Final = (
+    argument("ids", nargs=-1, metavar="[ID ...]"),
+    *FILTER_OPTIONS,
+    option("--all", "is_all", is_flag=True, help="All dead letters; required without IDs and filters."),
+    option(
+        "--redrives",
+        type=parse_whole(0, MAX_REDRIVES),
+        metavar="N",
+        help="Only with one ID: dead letter after N redrives of the task. Default: the newest open one.",
+    ),
+    option("--dry-run", is_flag=True, help="Show what would happen, and change nothing."),
+    option("--limit", type=parse_whole(1, MAX_TOTAL), metavar="N", help="At most N dead letters, oldest first."),
+)
+"""Options for `read_selection`."""
 
 
 def read_filters(filters: Filters) -> Event:

@@ -22,7 +22,16 @@ from tidemill.admin.responses import (
     Sample,
 )
 from tidemill.cli import task_view
-from tidemill.cli.output import ABSENT, MAX_ID, clean, format_points, format_table, read_line_width, shorten
+from tidemill.cli.output import (
+    ABSENT,
+    MAX_ID,
+    clean,
+    format_facts,
+    format_points,
+    format_table,
+    read_line_width,
+    shorten,
+)
 from tidemill.store.counts import COUNT_LIMIT
 from tidemill.text import format_duration, format_time_and_distance
 
@@ -54,8 +63,16 @@ _MEANINGS: Final = {
 """Explanations of the codes of refusals."""
 
 
-def format_groups(response: GroupsResponse) -> str:
-    """Return two lines for each group: numbers and times, and a sample."""
+def describe_groups(response: GroupsResponse) -> str:
+    """Return two lines for each group, numbers and times and a sample, and the totals."""
+    if response.groups:
+        return f"{_format_groups(response)}\n\n{_format_total(response)}"
+    newest = response.sampled_newest
+    among = "in" if newest is None else f"among the newest {newest} dead letters of"
+    return f"there are no open dead letters {among} {response.database}"
+
+
+def _format_groups(response: GroupsResponse) -> str:
     headings = {"fingerprint": "word", "count": "number", "first": "number", "last": "number"}
     table = format_table(
         {**headings, "last 24 h, by hour": "word"},  # type: ignore[dict-item]
@@ -85,8 +102,7 @@ def _format_sample(group: GroupRow) -> str:
     return f"    {shorten(text, max(read_line_width() or 0, 40) - 4)}"
 
 
-def format_total(response: GroupsResponse) -> str:
-    """Return the numbers of shown groups, of all groups, and of their dead letters."""
+def _format_total(response: GroupsResponse) -> str:
     length = len(response.groups)
     of_all = f" of {response.total_groups}" if length < response.total_groups else ""
     groups = f"{length}{of_all} {'group' if length == 1 and not of_all else 'groups'}"
@@ -137,8 +153,15 @@ def _format_row(letter: AnyDeadLetter, now: datetime) -> tuple[str, ...]:
     )
 
 
-def describe_dead_letter(response: DeadLetterResponse) -> dict[str, str]:
-    """Return the facts about a dead letter, without its execution log and the other dead letters of its task."""
+def describe_dead_letter(response: DeadLetterResponse) -> str:
+    """Return the facts about a dead letter, its execution log, and the other dead letters of its task."""
+    blocks = [format_facts(_list_facts(response)), task_view.format_log(response.letter.attempt_log)]
+    if response.other_failures:
+        blocks += ["other dead letters of the task:", _format_other_failures(response)]
+    return "\n\n".join(blocks)
+
+
+def _list_facts(response: DeadLetterResponse) -> dict[str, str]:
     letter, now = response.letter, response.now
     return task_view.describe_task(letter, response) | {
         "kept": f"among the dead letters of {response.database}",
@@ -150,8 +173,7 @@ def describe_dead_letter(response: DeadLetterResponse) -> dict[str, str]:
     }
 
 
-def format_other_dead_letters(response: DeadLetterResponse) -> str:
-    """Return a row for each other dead letter of a task."""
+def _format_other_failures(response: DeadLetterResponse) -> str:
     return format_table(
         {"redrives": "number", "failed at": "word", "reason": "word", "error": "text", "state": "word"},
         [

@@ -154,25 +154,45 @@ def _build_page_event(event: Event, *, limit: int | None, cursor: str | None) ->
 ID_HELP: Final = "ID is an ObjectId, a text or a number. Put an ID that begins with - last, after --."
 
 
-def add_paging(function: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--limit`` and ``--cursor``, which `call_pages` obeys."""
-    limit = option(
+PAGING_OPTIONS: Final = (
+    option(
         "--limit",
         type=parse_whole(1, MAX_ROWS),
         default="20",
         metavar="N",
         help=f"List at most N, up to {MAX_ROWS}. Default: 20.",
-    )
-    cursor = option("--cursor", metavar="CURSOR", help="Continue an earlier list.")
-    return limit(cursor(function))
+    ),
+    option("--cursor", metavar="CURSOR", help="Continue an earlier list."),
+)
+"""Options for `call_pages`."""
 
 
-def print_continuation(page: Page, *, ids: Sequence[str]) -> None:
-    """Print a note if one of *ids* is cut on this terminal, and the option that continues the list after *page*."""
+def print_answer(event: Event, kind: type[_ResponseT], describe: Callable[[_ResponseT], str]) -> None:
+    """Call *event* and print its response: as JSON if that is asked for, else in the words of *describe*.
+
+    Raises:
+        TidemillError: The operation failed, in this process or in the function.
+    """
+    response = call_operation(event, kind)
+    if not print_json_if_asked(response):
+        print_text(describe(response))
+
+
+def print_rows(page: _PageT, ids: Sequence[str], format_rows: Callable[[_PageT], str], *, nothing: str) -> None:
+    """Print the rows of *page*, or *nothing* if there are none, and the option that continues the list.
+
+    A note follows the rows if one of their *ids* is cut on this terminal.
+    """
+    if print_json_if_asked(page):
+        return
+    if ids:
+        print_text(format_rows(page))
+    elif page.next is None:
+        print_text(f"{nothing} in {page.database}")
     if any(shorten(clean(text), MAX_ID) != clean(text) for text in ids):
         print_text("\nlong ids are cut: --json prints whole ids")
     if page.next is not None:
-        state = "there are more" if page.row_count else "no match so far"
+        state = "there are more" if ids else "no match so far"
         print_text(f"\n{state}: continue with the same options and --cursor {page.next}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -62,17 +62,12 @@ def _list() -> None:
     print_text(
         format_table(
             {
-                "preset": "word",
-                "strategy": "word",
-                "base": "number",
-                "factor": "number",
-                "cap": "number",
-                "jitter": "word",
-                "max_retries": "number",
+                "preset": "word", "strategy": "word", "base": "number", "factor": "number", "cap": "number",
+                "jitter": "word", "max_retries": "number",
             },
             [_format_row(name, policy) for name, policy in PRESETS.items()],
         )
-    )
+    )  # fmt: skip
 
 
 @policy.command("show", params=[build_json_option()], example="tidemill policy show patient")
@@ -133,10 +128,9 @@ def _format_jitter(options: Backoff) -> str:
 
 
 def _encode_policy(name: str, policy: RetryPolicy) -> dict[str, Any]:
-    options = policy.backoff if policy.max_retries else None
-    fields = ("strategy", "base_sec", "factor", "max_sec", "jitter", "jitter_factor")
+    delays = asdict(policy.backoff)
     return {
         "name": name,
         "max_retries": policy.max_retries,
-        **{field: None if options is None else getattr(options, field) for field in fields},
+        **(delays if policy.max_retries else dict.fromkeys(delays)),
     }

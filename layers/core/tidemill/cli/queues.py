@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -20,7 +21,7 @@ from tidemill.admin.responses import (
     StatisticsResponse,
 )
 from tidemill.cli.commands import Group, action, parse_duration
-from tidemill.cli.operations import call_operation, call_pages, print_json_if_asked
+from tidemill.cli.operations import Event, call_pages, print_answer, print_json_if_asked
 from tidemill.cli.output import ABSENT, clean, format_facts, format_table, print_text
 from tidemill.control.queues import OPTIONS_CACHE_SEC
 from tidemill.control.task_types import DEFAULT_QUEUE
@@ -61,45 +62,43 @@ def _list() -> None:
 @_queue_argument
 def _declare(*, name: str) -> None:
     """Allow HTTP requests to enqueue into a queue."""
-    response = call_operation({"op": "queue.declare", "queue": name}, QueueChangeResponse)
-    if not print_json_if_asked(response):
-        print_text(f"{_format_queue(response)} is declared")
+    event = {"op": "queue.declare", "queue": name}
+    print_answer(event, QueueChangeResponse, lambda response: f"{_format_queue(response)} is declared")
 
 
 @queue.action("status", example="tidemill ops queue status reports")
 @argument("name", metavar="[QUEUE]", default=DEFAULT_QUEUE)
 def _show(*, name: str) -> None:
     """Show the sizes, the running tasks and the options of a queue."""
-    response = call_operation({"op": "queue.status", "queue": name}, QueueResponse)
-    if print_json_if_asked(response):
-        return
+    print_answer({"op": "queue.status", "queue": name}, QueueResponse, _describe_status)
+
+
+def _describe_status(response: QueueResponse) -> str:
     view = response.queue
-    sizes = format_table(dict.fromkeys(_SIZES, "number"), [_format_sizes(view)])
-    print_text(f"{_format_queue(response)} {_PAUSED if view.paused else 'is open'}\n\n{sizes}")
+    blocks = [_describe_state(response), format_table(dict.fromkeys(_SIZES, "number"), [_format_sizes(view)])]
     if view.current:
-        print_text(f"\nrunning ({len(view.current)} of {view.processing}):\n\n{_format_running(view.current)}")
+        blocks += [f"running ({len(view.current)} of {view.processing}):", _format_running(view.current)]
     if own := describe_own_options(view.options):
-        print_text(f"\nits own options:\n\n{format_facts(own)}")
+        blocks += ["its own options:", format_facts(own)]
+    return "\n\n".join(blocks)
 
 
 @queue.action("pause", example="tidemill ops queue pause eu")
 @_queue_argument
 def _pause(*, name: str) -> None:
     """Stop starting tasks of a queue; it still takes new tasks."""
-    _pause_or_resume("queue.pause", name)
+    _print_change({"op": "queue.pause", "queue": name})
 
 
 @queue.action("resume", example="tidemill ops queue resume eu")
 @_queue_argument
 def _resume(*, name: str) -> None:
     """Start the tasks of a paused queue again."""
-    _pause_or_resume("queue.resume", name)
+    _print_change({"op": "queue.resume", "queue": name})
 
 
-def _pause_or_resume(op: str, name: str) -> None:
-    response = call_operation({"op": op, "queue": name}, QueueChangeResponse)
-    if not print_json_if_asked(response):
-        print_text(f"{_format_queue(response)} {_PAUSED if response.queue.paused else 'is open'} ({_SOON})")
+def _print_change(event: Event) -> None:
+    print_answer(event, QueueChangeResponse, lambda response: f"{_describe_state(response)} ({_SOON})")
 
 
 def _parse_number_or(word: str, kind: Callable[[str], float], kind_name: str) -> Callable[[str], float | str]:
@@ -157,12 +156,12 @@ def _set(*, name: str, **options: Any) -> None:  # noqa: ANN401 - values of seve
     if not given:
         raise click.UsageError("nothing to change: give at least one option")
     with name_options_in_errors():
-        event = {"op": "queue.set", "queue": name, **build_changes(given)}
-        response = call_operation(event, QueueChangeResponse)
-    if print_json_if_asked(response):
-        return
-    options_text = format_facts(describe_options(response.queue.options))
-    print_text(f"{_format_queue(response)} now has ({_SOON}):\n\n{options_text}")
+        print_answer({"op": "queue.set", "queue": name, **build_changes(given)}, QueueChangeResponse, _describe_change)
+
+
+def _describe_change(response: QueueChangeResponse) -> str:
+    options = format_facts(describe_options(response.queue.options))
+    return f"{_format_queue(response)} now has ({_SOON}):\n\n{options}"
 
 
 def build_changes(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,6 +233,10 @@ def _format_queue(response: QueueResponse | QueueChangeResponse) -> str:
     return f"queue {clean(response.queue.queue)} of {response.database}"
 
 
+def _describe_state(response: QueueResponse | QueueChangeResponse) -> str:
+    return f"{_format_queue(response)} {_PAUSED if response.queue.paused else 'is open'}"
+
+
 def _format_sizes(view: QueueView) -> tuple[str, ...]:
     sizes = (view.queue_size, view.retry_queue_size, view.delayed, view.processing)
     return (*map(str, sizes), _format_seconds(view.oldest_due_age_sec))
@@ -255,42 +258,33 @@ def _format_running(tasks: tuple[RunningTask, ...]) -> str:
 def stats(*, name: str | None, since: timedelta) -> None:
     """Show statistics of retries."""
     event = {"op": "stats", "since_sec": since.total_seconds()} | ({} if name is None else {"queue": name})
-    response = call_operation(event, StatisticsResponse)
-    if print_json_if_asked(response):
-        return
+    print_answer(event, StatisticsResponse, partial(_describe_statistics, queue=name, since=format_duration(since)))
+
+
+def _describe_statistics(response: StatisticsResponse, *, queue: str | None, since: str) -> str:
     if not response.statistics:
-        of_queue = "" if name is None else f"queue {clean(name)} of "
-        print_text(f"nothing was counted in {of_queue}{response.database} in the last {format_duration(since)}")
-    else:
-        print_text(f"retries of the last {format_duration(since)}\n")
-        print_text(_format_statistics(response.statistics))
+        of_queue = "" if queue is None else f"queue {clean(queue)} of "
+        return f"nothing was counted in {of_queue}{response.database} in the last {since}"
+    numbers = (
+        "retries", "succeeded", "exhausted", "mean\nback-off", "back-off\nin all", "retry\nqueue",
+        "time saved\n(estimate)",
+    )  # fmt: skip
+    table = format_table(
+        {"queue": "text", **dict.fromkeys(numbers, "number")}, map(_format_statistics, response.statistics)
+    )
+    return f"retries of the last {since}\n\n{table}"
 
 
-def _format_statistics(statistics: tuple[QueueStatistics, ...]) -> str:
-    return format_table(
-        {
-            "queue": "text",
-            "retries": "number",
-            "succeeded": "number",
-            "exhausted": "number",
-            "mean\nback-off": "number",
-            "back-off\nin all": "number",
-            "retry\nqueue": "number",
-            "time saved\n(estimate)": "number",
-        },
-        [
-            (
-                row.queue,
-                str(row.total_retries),
-                _format_successes(row),
-                str(row.retries_exhausted),
-                _format_seconds(row.backoff_sec_mean),
-                _format_seconds(row.backoff_sec_sum),
-                str(row.retry_queue_size),
-                _format_seconds(row.time_saved_sec_estimate),
-            )
-            for row in statistics
-        ],
+def _format_statistics(row: QueueStatistics) -> tuple[str, ...]:
+    return (
+        row.queue,
+        str(row.total_retries),
+        _format_successes(row),
+        str(row.retries_exhausted),
+        _format_seconds(row.backoff_sec_mean),
+        _format_seconds(row.backoff_sec_sum),
+        str(row.retry_queue_size),
+        _format_seconds(row.time_saved_sec_estimate),
     )
 
 

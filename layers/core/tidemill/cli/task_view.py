@@ -10,6 +10,7 @@ from tidemill.admin.responses import (
     AnyTask,
     AttemptView,
     CancelResponse,
+    ExplanationResponse,
     LeaseView,
     MalformedView,
     Response,
@@ -17,7 +18,7 @@ from tidemill.admin.responses import (
     TaskPage,
     TaskView,
 )
-from tidemill.cli.output import ABSENT, MAX_ID, clean, format_table, shorten
+from tidemill.cli.output import ABSENT, MAX_ID, clean, format_points, format_table, shorten
 from tidemill.policy.failures import truncate_text
 from tidemill.text import format_duration, format_time, format_time_and_distance
 
@@ -63,13 +64,9 @@ def describe_task(task: AnyTask, response: Response) -> dict[str, str]:
     place, hint = ("dead letters", ": see `tidemill dlq show`") if task.dead_letter else ("tasks", "")
     facts = {"task": task.id, "kept": f"among the {place} of {response.database}{hint}"}
     if isinstance(task, MalformedView):
-        return facts | _describe_malformed(task, response.now)
+        lease = {} if task.lease is None else {"held by": _describe_lease(task.lease, None, response.now)}
+        return facts | {"malformed": f"{task.malformed}: no executor can run it"} | lease
     return facts | _describe_state(task) | _describe_times(task, response.now) | _describe_end(task)
-
-
-def _describe_malformed(task: MalformedView, now: datetime) -> dict[str, str]:
-    lease = {} if task.lease is None else {"held by": _describe_lease(task.lease, None, now)}
-    return {"malformed": f"{task.malformed}: no executor can run it"} | lease
 
 
 def _describe_state(task: TaskView) -> dict[str, str]:
@@ -119,6 +116,8 @@ def _describe_lease(lease: LeaseView | None, since: datetime | None, now: dateti
 
 def format_log(log: Sequence[AttemptView]) -> str:
     """Return an execution log, with a line for each attempt."""
+    if not log:
+        return "no attempt is logged"
     return format_table(
         {"attempt": "number", "status": "word", "started (UTC)": "word", "duration": "number", "note": "text"},
         _format_log_rows(log),
@@ -140,6 +139,14 @@ def count_missing_attempts(log: Sequence[AttemptView]) -> Iterator[tuple[int, At
     for line in log:
         yield max(line.attempt - expected, 0), line
         expected = line.attempt + 1
+
+
+def describe_explanation(response: ExplanationResponse) -> str:
+    """Describe the state of a task, with the reasons why it is not running."""
+    explanation = response.explanation
+    suffix = ", a dead letter" if explanation.is_dead_letter else ""
+    reasons = format_points(reason.message for reason in explanation.reasons)
+    return f"task {clean(explanation.task_id)} is {explanation.status}{suffix}:\n\n{reasons}"
 
 
 def describe_cancel(response: CancelResponse) -> str:

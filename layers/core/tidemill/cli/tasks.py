@@ -9,16 +9,9 @@ from click import argument, option
 
 from tidemill.admin.responses import CancelResponse, ExplanationResponse, RetryResponse, TaskPage, TaskResponse
 from tidemill.cli import task_view
-from tidemill.cli.commands import Group
-from tidemill.cli.operations import (
-    ID_HELP,
-    add_paging,
-    call_operation,
-    call_pages,
-    print_continuation,
-    print_json_if_asked,
-)
-from tidemill.cli.output import clean, format_facts, format_points, print_text
+from tidemill.cli.commands import Group, add_options
+from tidemill.cli.operations import ID_HELP, PAGING_OPTIONS, call_pages, print_answer, print_rows
+from tidemill.cli.output import format_facts
 from tidemill.model import Status
 
 task: Final = Group("task", "List, show, explain, retry and cancel tasks.")
@@ -35,52 +28,39 @@ _id_argument: Final = argument("task_id", metavar="ID")
 )
 @option("--queue", metavar="QUEUE", help="Only this queue.")
 @option("--name", metavar="NAME", help="Only this task function.")
-@add_paging
+@add_options(*PAGING_OPTIONS)
 def _list(*, limit: int, cursor: str | None, **filters: str | None) -> None:
     """List tasks that are not dead letters, newest first."""
     given = {name: value for name, value in filters.items() if value is not None}
     page = call_pages({"op": "task.list", **given}, TaskPage, limit=limit, cursor=cursor)
-    if print_json_if_asked(page):
-        return
-    if page.tasks:
-        print_text(task_view.format_tasks(page))
-    elif page.next is None:
-        print_text(f"{'no task matches' if given else 'there are no tasks'} in {page.database}")
-    print_continuation(page, ids=[listed.id for listed in page.tasks])
+    nothing = "no task matches" if given else "there are no tasks"
+    print_rows(page, [listed.id for listed in page.tasks], task_view.format_tasks, nothing=nothing)
 
 
 @task.action("show", note=ID_HELP, example=f"tidemill ops task show {_ID}")
 @_id_argument
 def _show(*, task_id: str) -> None:
     """Show the state of a task and its attempts."""
-    response = call_operation({"op": "task.show", "id": task_id}, TaskResponse)
-    if print_json_if_asked(response):
-        return
-    log = response.task.attempt_log
-    print_text(format_facts(task_view.describe_task(response.task, response)))
-    print_text(f"\n{task_view.format_log(log)}" if log else "\nno attempt is logged")
+    print_answer({"op": "task.show", "id": task_id}, TaskResponse, _describe_task)
+
+
+def _describe_task(response: TaskResponse) -> str:
+    facts = format_facts(task_view.describe_task(response.task, response))
+    return f"{facts}\n\n{task_view.format_log(response.task.attempt_log)}"
 
 
 @task.action("explain", note=ID_HELP, example=f"tidemill ops task explain {_ID}")
 @_id_argument
 def _explain(*, task_id: str) -> None:
     """Explain why a task is not running."""
-    response = call_operation({"op": "task.explain", "id": task_id}, ExplanationResponse)
-    if print_json_if_asked(response):
-        return
-    explanation = response.explanation
-    suffix = ", a dead letter" if explanation.is_dead_letter else ""
-    print_text(f"task {clean(explanation.task_id)} is {explanation.status}{suffix}:\n")
-    print_text(format_points(reason.message for reason in explanation.reasons))
+    print_answer({"op": "task.explain", "id": task_id}, ExplanationResponse, task_view.describe_explanation)
 
 
 @task.action("retry", note=ID_HELP, example=f"tidemill ops task retry {_ID}")
 @_id_argument
 def _retry(*, task_id: str) -> None:
     """Run a delayed or retrying task now."""
-    response = call_operation({"op": "task.retry", "id": task_id}, RetryResponse)
-    if not print_json_if_asked(response):
-        print_text(task_view.describe_retry(response))
+    print_answer({"op": "task.retry", "id": task_id}, RetryResponse, task_view.describe_retry)
 
 
 @task.action("cancel", note=ID_HELP, example=f"tidemill ops task cancel {_ID} --force")
@@ -88,6 +68,4 @@ def _retry(*, task_id: str) -> None:
 @option("--force", is_flag=True, help="Cancel a running task at once; the result of its worker is refused.")
 def _cancel(*, task_id: str, force: bool) -> None:
     """Cancel a task, or ask a running task to stop."""
-    response = call_operation({"op": "task.cancel", "id": task_id, "force": force}, CancelResponse)
-    if not print_json_if_asked(response):
-        print_text(task_view.describe_cancel(response))
+    print_answer({"op": "task.cancel", "id": task_id, "force": force}, CancelResponse, task_view.describe_cancel)
