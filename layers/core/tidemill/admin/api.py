@@ -77,7 +77,8 @@ def read_operation(event: object) -> Operation:
         )
     op = event["op"]
     if not isinstance(op, str) or op not in _MODELS:
-        raise InvalidRequestError([Problem("op", _describe_unknown(op))])
+        suggestion = did_you_mean(op, OPERATIONS) if isinstance(op, str) else ""
+        raise InvalidRequestError([Problem("op", f"is unknown{suggestion or ';'} {_OPERATIONS_HINT}")])
     try:
         return OPERATION_ADAPTER.validate_python(event)
     except ValidationError as error:
@@ -140,11 +141,6 @@ def _cut(value: Any, limit: int) -> Any:  # noqa: ANN401 - JSON
             return {name: _cut(field, limit) for name, field in value.items()}
         case _:
             return value
-
-
-def _describe_unknown(op: object) -> str:
-    suggestion = did_you_mean(op, OPERATIONS) if isinstance(op, str) else ""
-    return f"is unknown{suggestion or ';'} {_OPERATIONS_HINT}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,14 +49,7 @@ _MAX_SUGGESTED_FROM = 1_000
 
 def build_filter(request: FilterRequest, *ids: DeadLetterId) -> DeadLetterFilter:
     """Return the criteria of *request*, or of the dead letters in *ids*."""
-    return DeadLetterFilter(
-        ids=ids,
-        fingerprint=request.fingerprint,
-        name=request.name,
-        queue=request.queue,
-        since=request.since,
-        until=request.until,
-    )
+    return DeadLetterFilter(ids=ids, **request.filters)
 
 
 def select_dead_letters(

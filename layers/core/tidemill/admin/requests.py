@@ -193,9 +193,9 @@ class FilterRequest(Operation):
         return self
 
     @property
-    def is_filtered(self) -> bool:
-        """``True`` if any filter is given."""
-        return any(getattr(self, name) is not None for name in _FILTER_FIELDS)
+    def filters(self) -> dict[str, Any]:
+        """The given filters by field."""
+        return {name: value for name in _FILTER_FIELDS if (value := getattr(self, name)) is not None}
 
 
 class SelectionRequest(FilterRequest):
@@ -210,7 +210,7 @@ class SelectionRequest(FilterRequest):
 
     @model_validator(mode="after")
     def _require_selection(self) -> Self:
-        ways = (self.id is not None, self.is_filtered, self.all)
+        ways = (self.id is not None, bool(self.filters), self.all)
         if not any(ways):
             raise ValueError(f"say which dead letters: id, {', '.join(_FILTER_FIELDS)}, or all: true")
         if sum(ways) > 1:
