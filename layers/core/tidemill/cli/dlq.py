@@ -147,7 +147,7 @@ def _run_redrives(
     events: list[Event], total: Total[RedriveResponse], selection: Selection, *, rate: float | None
 ) -> None:
     expected = None
-    if is_stderr_terminal() and not selection.ids:
+    if is_stderr_terminal() and not selection.has_ids:
         dry_run = Total(RedriveResponse, lambda response: response.redriven)
         _run_dry(events, dry_run, selection)
         expected = dry_run.count

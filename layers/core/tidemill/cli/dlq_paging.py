@@ -71,19 +71,16 @@ def read_filters(filters: Filters) -> Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Dead letters to change: those of *ids*, those that match *filters*, or all; at most *limit* of them."""
+    """Dead letters to change: those that *parts*, fields of operations, select; at most *limit* of them."""
 
-    ids: tuple[str, ...]
-    filters: Event
-    redrives: int | None
+    parts: tuple[Event, ...]
+    has_ids: bool
     is_dry_run: bool
     limit: int | None
 
     def build_events(self, op: str, **options: Any) -> list[Event]:  # noqa: ANN401 - fields of several types
         """Return the request of each operation that the selection needs."""
-        number = {} if self.redrives is None else {"redrives": self.redrives}
-        selections: list[Event] = [{"id": task_id, **number} for task_id in dict.fromkeys(self.ids)]
-        return [{"op": op, **options, **chosen} for chosen in selections or [self.filters or {"all": True}]]
+        return [{"op": op, **options, **part} for part in self.parts]
 
 
 def read_selection(
@@ -104,7 +101,11 @@ def read_selection(
         raise click.UsageError("IDs, filters and --all exclude each other")
     if redrives is not None and len(ids) != 1:
         raise click.UsageError("--redrives needs exactly one ID")
-    return Selection(ids=ids, filters=given, redrives=redrives, is_dry_run=dry_run, limit=limit)
+    number = {} if redrives is None else {"redrives": redrives}
+    parts: list[Event] = [{"id": task_id, **number} for task_id in dict.fromkeys(ids)]
+    return Selection(
+        parts=tuple(parts) or (given or {"all": True},), has_ids=bool(ids), is_dry_run=dry_run, limit=limit
+    )
 
 
 Step: TypeAlias = Callable[[int], None]

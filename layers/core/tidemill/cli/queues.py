@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -155,8 +154,11 @@ def _set(*, name: str, **options: Any) -> None:  # noqa: ANN401 - values of seve
     given = {field: value for field, value in options.items() if value is not None}
     if not given:
         raise click.UsageError("nothing to change: give at least one option")
-    with name_options_in_errors():
+    try:
         print_answer({"op": "queue.set", "queue": name, **build_changes(given)}, QueueChangeResponse, _describe_change)
+    except InvalidRequestError as error:
+        problems = [Problem(_name_option(problem.field), problem.message) for problem in error.problems]
+        raise InvalidRequestError(problems) from None
 
 
 def _describe_change(response: QueueChangeResponse) -> str:
@@ -184,18 +186,8 @@ def _group_numbers(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: numbers} if numbers or name in given else {}
 
 
-@contextmanager
-def name_options_in_errors() -> Iterator[None]:
-    """Translate the fields of a refusal into the options of the command line."""
-    try:
-        yield
-    except InvalidRequestError as error:
-        raise InvalidRequestError(
-            [Problem(_name_option(problem.field), problem.message) for problem in error.problems]
-        ) from None
-
-
 def _name_option(field: str) -> str:
+    """Return the option of the command line for *field* of an operation."""
     option = field.replace("max_sec", "cap").replace(".", "-").replace("_", "-")
     return field if field == "queue" else f"--{option}"
 

@@ -102,7 +102,9 @@ def work(*, until_empty: bool, package: str | None, **choices: Any) -> None:  # 
         package = package or deployment().settings.task_package
         runtime = deployment().make_worker_runtime(package)
         options = _build_options(**choices)
-        _check_database(runtime.tasks.database, options.queues)
+        _require_indexes(runtime.tasks.database)
+        for queue in options.queues:
+            _warn_if_unknown(runtime.tasks.database, queue)
         watch.begin()
         try:
             _print(_describe_start(runtime, options, package=package))
@@ -130,12 +132,6 @@ def _build_options(
     )
 
 
-def _check_database(db: Database[Any], queues: Sequence[str]) -> None:
-    _require_indexes(db)
-    for queue in queues:
-        _warn_if_unknown(db, queue)
-
-
 def _require_indexes(db: Database[Any]) -> None:
     with translate_errors():
         missing = indexes.find_missing(db)
@@ -158,7 +154,9 @@ def _read_host_name() -> str:
 
 
 def _describe_start(runtime: Runtime, options: ExecutionOptions, *, package: str) -> str:
-    queues = _join_queues(options.queues) if options.queues else "all queues"
+    queues = "all queues"
+    if options.queues:
+        queues = f"{'queue' if len(options.queues) == 1 else 'queues'} {', '.join(options.queues)}"
     lanes = "" if options.lanes == LANES else f", lane {options.lanes[0]}"
     functions = len(runtime.registry)
     prefix = f", collections {runtime.settings.prefix}*" if runtime.settings.prefix else ""
@@ -168,10 +166,6 @@ def _describe_start(runtime: Runtime, options: ExecutionOptions, *, package: str
         f"up to {options.concurrency or runtime.settings.concurrency} tasks at once, "
         f"{functions} {'function' if functions == 1 else 'functions'} of {package}{release}"
     )
-
-
-def _join_queues(queues: Sequence[str]) -> str:
-    return f"queue {queues[0]}" if len(queues) == 1 else f"queues {', '.join(queues)}"
 
 
 def _describe_end(report: Report) -> str:
