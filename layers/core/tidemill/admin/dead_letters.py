@@ -226,13 +226,10 @@ def _find_letter(request: DeadLetterShow, task_id: TaskId, context: AdminContext
     if request.redrives is not None:
         letter = queries.find_by_redrives(context.dead, task_id, request.redrives)
     else:
-        letter = queries.find_dead_letter(context.dead, _find_newest(task_id, context))
+        newest = queries.find_newest_open(context.dead, task_id) or next(
+            (failed.id for failed in queries.find_of_task(context.dead, task_id, limit=1)), decode_id(task_id)
+        )
+        letter = queries.find_dead_letter(context.dead, newest)
     if letter is None:
         raise NoLetterError(request.id, redrives=request.redrives, database=context.db.name)
     return letter
-
-
-def _find_newest(task_id: TaskId, context: AdminContext) -> DeadLetterId:
-    is_open = queries.find_newest_open(context.dead, task_id)
-    newest = (letter.id for letter in queries.find_of_task(context.dead, task_id, limit=1))
-    return is_open or next(newest, None) or decode_id(task_id)

@@ -121,15 +121,11 @@ def _read_views(
             delayed=limit_count(found[queue].delayed),
             processing=limit_count(leased.by_queue.get(queue, 0), may_be_more=not leased.is_all),
             paused=options.paused,
-            oldest_due_age_sec=_compute_age_sec(found[queue].oldest_due, now),
+            oldest_due_age_sec=(now - due).total_seconds() if (due := found[queue].oldest_due) else None,
             options=options,
         )
         for queue, options in queues.items()
     )
-
-
-def _compute_age_sec(since: datetime | None, now: datetime) -> float | None:
-    return None if since is None else (now - since).total_seconds()
 
 
 def _read_current(tasks: Tasks, queue: str) -> Iterable[RunningTask]:

@@ -160,7 +160,9 @@ def cancel(request: TaskCancel, context: AdminContext) -> CancelResponse:
     changed = tasks.cancel(context.tasks, task_id, now=context.clock.now(), force=request.force)
     task = changed or context.queue.get(task_id)
     view = _build_changed_task(task, context, is_dead=changed is None and before is None)
-    return CancelResponse(task=view, was=_format_status(before or task), changed=changed is not None)
+    former = before or task
+    was = former.status if isinstance(former, Task) else "malformed"
+    return CancelResponse(task=view, was=was, changed=changed is not None)
 
 
 def _build_changed_task(task: Task | Malformed, context: AdminContext, *, is_dead: bool = False) -> AnyTask:
@@ -190,7 +192,3 @@ def _warn_no_match(queue: str | None, context: AdminContext) -> tuple[str, ...]:
         return [queues.describe_unknown_queue(queue, known)]
 
     return (*collect_warnings(warn_if_unknown, of="which queues there are"), *warn_no_executor(context))
-
-
-def _format_status(task: Task | Malformed) -> str:
-    return task.status if isinstance(task, Task) else "malformed"
