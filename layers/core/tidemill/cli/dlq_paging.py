@@ -30,7 +30,6 @@ from tidemill.text import iso_timestamp
 MAX_TOTAL: Final = 10**9
 """Upper limit of ``--limit``."""
 
-Filters: TypeAlias = Mapping[str, str | datetime | None]
 ChangeT = TypeVar("ChangeT", bound=Page)
 
 
@@ -60,7 +59,7 @@ SELECTION_OPTIONS: Final = (
 """Options for `read_selection`."""
 
 
-def read_filters(filters: Filters) -> Event:
+def read_filters(filters: Mapping[str, str | datetime | None]) -> Event:
     """Return the given *filters* as fields of an operation."""
     return {
         name: iso_timestamp(value) if isinstance(value, datetime) else value

@@ -60,8 +60,11 @@ def open_database() -> Database[Any]:
 
 
 _RETENTION: Final = parse_setting("RETENTION_DAYS", lambda settings: settings.retention.tasks)
-_RETAINED: Final = {"tasks": "done and cancelled tasks", "dead_letters": "dead letters that may be removed"}
-_VARIABLES: Final = {"tasks": "RETENTION_DAYS", "dead_letters": "DEAD_LETTER_RETENTION_DAYS"}
+_RETAINED: Final = {
+    "tasks": ("done and cancelled tasks", "RETENTION_DAYS"),
+    "dead_letters": ("dead letters that may be removed", "DEAD_LETTER_RETENTION_DAYS"),
+}
+"""Documents that expire, and the variable of their retention."""
 
 
 @click.command(
@@ -100,14 +103,12 @@ def create_indexes(**options: timedelta | None) -> None:
                 )
                 indexes.create(db, (index,), retention=retention)
             for name, value in changes.items():
-                indexes.create(db, _select_indexes(name), retention=retention)
-                kept = f"{_RETAINED[name]} are kept for {format_duration(value)}"
-                print_text(f"{kept}, until reclaim sets its {_VARIABLES[name]}")
+                is_of_dead = name == "dead_letters"
+                changed = tuple(index for index in indexes.INDEXES if (index.collection == DEAD_LETTERS) == is_of_dead)
+                indexes.create(db, changed, retention=retention)
+                retained, variable = _RETAINED[name]
+                print_text(f"{retained} are kept for {format_duration(value)}, until reclaim sets its {variable}")
     print_text(f"{len(indexes.INDEXES)} indexes exist, {len(missing)} of them new")
-
-
-def _select_indexes(name: str) -> tuple[indexes.Index, ...]:
-    return tuple(index for index in indexes.INDEXES if (index.collection == DEAD_LETTERS) == (name == "dead_letters"))
 
 
 class RefusedByFunctionError(TidemillError):
