@@ -14,8 +14,8 @@ import pytest
 from pymongo.database import Database
 
 from tests.handlers.calls import app
+from tests.handlers.lambda_api import replace_lambda_client
 from tests.handlers.warm import cool_down
-from tidemill.aws import launcher
 from tidemill.cli import main
 from tidemill.clock import ServerClock
 from tidemill.testing import Mongod
@@ -145,19 +145,45 @@ def deploy(
     """Put a function in place; what comes back is the command line that calls it."""
 
     def put_in_place(answer: Answer) -> CommandLine:
-        monkeypatch.setattr(launcher, "operator_client", lambda *_: Function(answer))
+        replace_lambda_client(monkeypatch, lambda: Function(answer))
         return CommandLine(capsys, "--function", "operate")
 
     return put_in_place
 
 
+class Interruption:
+    """The error that ends one call of the function, counted from 0, before it does anything."""
+
+    def __init__(self) -> None:
+        self._errors: Iterator[BaseException | None] = iter(())
+
+    def set(self, call: int, error: BaseException) -> None:
+        """Let *error* end that call, of those from now on."""
+        self._errors = iter([*[None] * call, error])
+
+    def check(self) -> None:
+        """Raise the error, if it is time to."""
+        error = next(self._errors, None)
+        if error is not None:
+            raise error
+
+
 @pytest.fixture
-def by_two(deploy: Callable[[Answer], CommandLine], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+def interruption() -> Interruption:
+    """What ends a call of `by_two`: nothing, until a test sets it."""
+    return Interruption()
+
+
+@pytest.fixture
+def by_two(
+    deploy: Callable[[Answer], CommandLine], interruption: Interruption, monkeypatch: pytest.MonkeyPatch
+) -> CommandLine:
     """The command line that calls the real function, of which each call has time for two dead letters."""
     for handler in app("operate").logger.handlers:
         monkeypatch.setattr(handler, "stream", io.StringIO())
 
     def answer(event: dict[str, Any]) -> Mapping[str, Any]:
+        interruption.check()
         done: dict[str, Any] = app("operate").lambda_handler(event | {"limit": min(event["limit"], 2)}, None)
         return done
 

@@ -13,9 +13,8 @@ import pytest
 from pymongo.database import Database
 
 from tests.buried import bury, letter
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import CommandLine, Interruption
 from tidemill.bootstrap import deployment
-from tidemill.cli import dlq_paging
 from tidemill.dead_letters.export_format import ExportError, encode_object
 from tidemill.documents import decode
 from tidemill.store.connection import Tasks
@@ -28,7 +27,6 @@ SHOWN = "`tidemill dlq show ID` shows the reason"
 @pytest.fixture
 def shelf(
     operator: CommandLine,  # noqa: ARG001 - its environment
-    monkeypatch: pytest.MonkeyPatch,
 ) -> dict[str, bytes]:
     """A bucket that takes everything but what is of the function ``refused``."""
     objects: dict[str, bytes] = {}
@@ -38,12 +36,8 @@ def shelf(
             raise ExportError("EntityTooLarge", blame="object")
         objects[key] = body
 
-    _bucket(monkeypatch, put)
+    deployment().put = put
     return objects
-
-
-def _bucket(monkeypatch: pytest.MonkeyPatch, put: Callable[[str, bytes], None]) -> None:
-    monkeypatch.setattr(deployment(), "put", put)
 
 
 def _failing(is_away: Callable[[int], bool]) -> Callable[[str, bytes], None]:
@@ -124,10 +118,10 @@ def test_letters_that_are_refused_keep_none_back_that_comes_later(
 
 @pytest.mark.parametrize("first", [1, 3], ids=["on the first page", "on the second"])
 def test_a_failure_that_passes_ends_nothing_and_is_no_failure_of_the_export(
-    by_two: CommandLine, dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch, first: int
+    by_two: CommandLine, dead: Tasks, died: datetime, first: int
 ) -> None:
     bury(dead, [letter(died) for _ in range(6)])
-    _bucket(monkeypatch, _failing(lambda number: number == first))
+    deployment().put = _failing(lambda number: number == first)
 
     answer = by_two.done("dlq", "export", "--json").json
 
@@ -136,10 +130,10 @@ def test_a_failure_that_passes_ends_nothing_and_is_no_failure_of_the_export(
 
 
 def test_a_bucket_that_goes_away_on_the_way_is_told_with_what_it_refused(
-    by_two: CommandLine, db: Database[Any], dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
+    by_two: CommandLine, db: Database[Any], dead: Tasks, died: datetime
 ) -> None:
     bury(dead, [letter(died, _id="refused"), *(letter(died + SECOND) for _ in range(5))])
-    _bucket(monkeypatch, _failing(lambda number: number > 2))
+    deployment().put = _failing(lambda number: number > 2)
 
     said = by_two("dlq", "export")
 
@@ -148,13 +142,11 @@ def test_a_bucket_that_goes_away_on_the_way_is_told_with_what_it_refused(
     assert said.err == f"tidemill: 5 dead letters are not exported and only in {db.name}: {reasons}\n"
 
 
-def test_a_bucket_that_is_away_is_told(
-    operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bucket_that_is_away_is_told(operator: CommandLine, db: Database[Any], dead: Tasks, died: datetime) -> None:
     def away(_key: str, _body: bytes) -> None:
         raise ExportError("AccessDenied", blame="either")
 
-    _bucket(monkeypatch, away)
+    deployment().put = away
     bury(dead, [letter(died)])
 
     said = operator("dlq", "export")
@@ -164,14 +156,11 @@ def test_a_bucket_that_is_away_is_told(
 
 
 def test_an_export_that_is_interrupted_says_what_is_certain_and_what_may_be(
-    operator: CommandLine, monkeypatch: pytest.MonkeyPatch
+    by_two: CommandLine, interruption: Interruption
 ) -> None:
-    def interrupted(*_: Any) -> Any:
-        raise KeyboardInterrupt
+    interruption.set(0, KeyboardInterrupt())
 
-    monkeypatch.setattr(dlq_paging, "call_operation", interrupted)
-
-    said = operator("dlq", "export")
+    said = by_two("dlq", "export")
 
     assert said.status == 130
     so_far = "stopped early: 0 exported for certain, up to 1000 more may have been"

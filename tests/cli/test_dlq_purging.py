@@ -11,8 +11,7 @@ import pytest
 from pymongo.database import Database
 
 from tests.buried import bury, letter
-from tests.cli.conftest import CommandLine, Said
-from tidemill.cli import dlq_paging, operations
+from tests.cli.conftest import CommandLine, Interruption, Said
 from tidemill.clock import ServerClock
 from tidemill.store.connection import Tasks
 
@@ -128,17 +127,10 @@ def test_what_dies_while_somebody_types_is_not_destroyed(
 
 @pytest.mark.usefixtures("three")
 def test_where_it_ends_too_early_it_says_what_was_destroyed(
-    by_two: CommandLine, dead: Tasks, monkeypatch: pytest.MonkeyPatch
+    by_two: CommandLine, dead: Tasks, interruption: Interruption
 ) -> None:
-    answered, asked = operations.call_operation, iter(range(9))
-
-    def interrupted(*event: Any) -> Any:
-        if next(asked) == 3:  # after a look in two pages, and one page more
-            raise KeyboardInterrupt
-        return answered(*event)
-
     look_at_all = by_two.done("dlq", "purge", "--all", "--dry-run", "--json").json["purged"]
-    monkeypatch.setattr(dlq_paging, "call_operation", interrupted)
+    interruption.set(3, KeyboardInterrupt())  # after a look in two pages, and one page more
     said = by_two("dlq", "purge", "--all", "--yes")
 
     assert (said.status, look_at_all) == (130, 3)

@@ -23,11 +23,10 @@ from botocore.exceptions import (
 from pymongo.database import Database
 
 from tests.buried import bury, letter
-from tests.cli.conftest import Answer, CommandLine, Terminal
+from tests.cli.conftest import Answer, CommandLine, Interruption, Terminal
 from tests.fixtures import T0
-from tidemill.aws import launcher
+from tests.handlers.lambda_api import replace_lambda_client
 from tidemill.aws.launcher import InvokeError, NotInvokedError
-from tidemill.cli import dlq_paging, operations
 from tidemill.cli.operations import RefusedByFunctionError
 from tidemill.documents import decode
 from tidemill.errors import InvalidRequestError, Problem, RefusedError, SettingsError, UnavailableError
@@ -103,23 +102,6 @@ def test_on_a_terminal_a_bar_tells_how_far_it_is(
 # Too early
 
 
-@pytest.fixture
-def ends_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, BaseException], None]:
-    """Let an error stand for the answer of a page, what it did or did not do."""
-
-    def fails(page: int, error: BaseException) -> None:
-        answered, asked = operations.call_operation, iter(range(9))
-
-        def asked_for(*event: Any) -> Any:
-            if next(asked) == page:
-                raise error
-            return answered(*event)
-
-        monkeypatch.setattr(dlq_paging, "call_operation", asked_for)
-
-    return fails
-
-
 @pytest.mark.parametrize(
     ("page", "error", "told"),
     [
@@ -140,10 +122,10 @@ def ends_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, BaseException], N
 )  # fmt: skip
 def test_where_it_ends_too_early_it_says_what_is_certain_and_what_may_be(
     by_two: CommandLine, dead: Tasks, tasks: Tasks, died: datetime,
-    ends_in: Callable[[int, BaseException], None], *, page: int, error: BaseException, told: list[str] | None
+    interruption: Interruption, *, page: int, error: BaseException, told: list[str] | None
 ) -> None:  # fmt: skip
     bury(dead, open_letters(died, 7))
-    ends_in(page, error)
+    interruption.set(page, error)
 
     said = by_two("dlq", "redrive", "--all")
 
@@ -155,21 +137,21 @@ def test_where_it_ends_too_early_it_says_what_is_certain_and_what_may_be(
 
 
 def test_one_id_may_have_done_no_more_than_one(
-    operator: CommandLine, dead: Tasks, died: datetime, ends_in: Callable[[int, BaseException], None]
+    by_two: CommandLine, dead: Tasks, died: datetime, interruption: Interruption
 ) -> None:
     ids = [str(one) for one in bury(dead, open_letters(died, 3))]
-    ends_in(1, UnavailableError("away"))
+    interruption.set(1, UnavailableError("away"))
 
-    said = operator("dlq", "redrive", *ids)
+    said = by_two("dlq", "redrive", *ids)
 
     assert "stopped early: 1 redriven for certain, up to 1 more may have been; " in said.err
 
 
 def test_who_goes_on_with_a_limit_is_told_that_it_counts_anew(
-    by_two: CommandLine, dead: Tasks, died: datetime, ends_in: Callable[[int, BaseException], None]
+    by_two: CommandLine, dead: Tasks, died: datetime, interruption: Interruption
 ) -> None:
     bury(dead, open_letters(died, 7))
-    ends_in(2, KeyboardInterrupt())
+    interruption.set(2, KeyboardInterrupt())
 
     said = by_two("dlq", "redrive", "--all", "--limit", "5")
 
@@ -178,10 +160,10 @@ def test_who_goes_on_with_a_limit_is_told_that_it_counts_anew(
 
 
 def test_who_goes_on_with_a_rate_is_told_until_when_the_first_ones_are_spread(
-    by_two: CommandLine, dead: Tasks, tasks: Tasks, died: datetime, ends_in: Callable[[int, BaseException], None]
+    by_two: CommandLine, dead: Tasks, tasks: Tasks, died: datetime, interruption: Interruption
 ) -> None:
     bury(dead, open_letters(died, 7))
-    ends_in(2, KeyboardInterrupt())
+    interruption.set(2, KeyboardInterrupt())
 
     said = by_two("dlq", "redrive", "--all", "--rate", "0.01")
 
@@ -194,12 +176,10 @@ def test_who_goes_on_with_a_rate_is_told_until_when_the_first_ones_are_spread(
     assert rest + timedelta(seconds=95) < between <= rest + timedelta(seconds=101)
 
 
-def test_who_goes_on_with_a_rate_is_told_that_it_begins_anew(
-    operator: CommandLine, ends_in: Callable[[int, BaseException], None]
-) -> None:
-    ends_in(0, KeyboardInterrupt())
+def test_who_goes_on_with_a_rate_is_told_that_it_begins_anew(by_two: CommandLine, interruption: Interruption) -> None:
+    interruption.set(0, KeyboardInterrupt())
 
-    assert operator("dlq", "redrive", "--all", "--rate", "5").err.endswith(
+    assert by_two("dlq", "redrive", "--all", "--rate", "5").err.endswith(
         f"; {COMPLETED}; {GOES_ON}; the rate starts over from now\n"
     )
 
@@ -272,7 +252,7 @@ class Refusing:
 def test_a_refusal_of_the_function_is_told_with_what_may_have_been_done(
     tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch, *, code: str, told: list[str]
 ) -> None:
-    monkeypatch.setattr(launcher, "operator_client", lambda *_: Refusing(code))
+    replace_lambda_client(monkeypatch, lambda: Refusing(code))
 
     said = tidemill("dlq", "redrive", "--all", "--function", "operate")
 
@@ -284,7 +264,7 @@ def test_one_id_that_the_function_does_not_find_keeps_no_other_back_and_an_outag
     tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = iter(["not_found", "unavailable", "not_found"])
-    monkeypatch.setattr(launcher, "operator_client", lambda *_: Refusing(next(asked)))
+    replace_lambda_client(monkeypatch, lambda: Refusing(next(asked)))
 
     said = tidemill("dlq", "redrive", "a", "b", "c", "--function", "operate")
 
@@ -309,7 +289,7 @@ def test_what_was_never_sent_has_done_nothing(
         def invoke(self, **_: Any) -> dict[str, Any]:
             raise kind
 
-    monkeypatch.setattr(launcher, "operator_client", lambda *_: Failing())
+    replace_lambda_client(monkeypatch, Failing)
 
     said = tidemill("dlq", "redrive", "--all", "--function", "operate")
 

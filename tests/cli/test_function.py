@@ -17,9 +17,8 @@ from tests.builders import MINUTE, add, claim_one, document
 from tests.buried import bury, letter
 from tests.cli.conftest import CommandLine, Said
 from tests.handlers.calls import app
-from tests.handlers.lambda_api import refusal
+from tests.handlers.lambda_api import refusal, replace_lambda_client
 from tests.handlers.warm import cool_down
-from tidemill.aws import launcher
 from tidemill.clock import ServerClock
 from tidemill.documents import DEAD_LETTERS
 from tidemill.store.connection import Tasks, open_tasks
@@ -48,7 +47,7 @@ class Platform:
 def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     """The function is deployed, on the database of the test."""
     made = Platform()
-    monkeypatch.setattr(launcher, "operator_client", lambda *_: made)
+    replace_lambda_client(monkeypatch, lambda: made)
     for handler in app("operate").logger.handlers:
         monkeypatch.setattr(handler, "stream", io.StringIO())
     cool_down()
@@ -202,7 +201,7 @@ def test_what_a_function_may_answer_needs_no_database_here(
     tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch, answer: object, sentence: str
 ) -> None:
     content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-    monkeypatch.setattr(launcher, "operator_client", lambda *_: Platform(content))
+    replace_lambda_client(monkeypatch, lambda: Platform(content))
 
     said = tidemill("ops", "queue", "ls", "--function", NAME)
 
@@ -217,7 +216,7 @@ def test_what_aws_refuses_is_one_sentence(tidemill: CommandLine, monkeypatch: py
         def invoke(self, **_: Any) -> None:
             refusal("AccessDeniedException")()
 
-    monkeypatch.setattr(launcher, "operator_client", lambda *_: Refusing())
+    replace_lambda_client(monkeypatch, Refusing)
 
     said = tidemill.refused("ops", "queue", "ls", "--function", NAME)
     assert said == f"these AWS credentials may not invoke {NAME} (lambda:InvokeFunction)"

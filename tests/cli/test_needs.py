@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 from tests.cli.conftest import CommandLine
-from tidemill.cli import commands
+from tests.handlers.lambda_api import replace_lambda_client
 
 
 @pytest.mark.parametrize(
@@ -80,12 +79,12 @@ class HalfMade:
 
 
 def test_what_was_half_made_says_nothing(tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any) -> None:
+    def interrupt() -> None:
         made = HalfMade()
         raise KeyboardInterrupt(made is None)
 
-    monkeypatch.setattr(commands, "run_command", interrupted)
+    replace_lambda_client(monkeypatch, interrupt)
 
-    said = tidemill("ops", "queue", "ls")
+    said = tidemill("ops", "queue", "ls", "--function", "operate")
 
     assert (said.status, said.out, said.err) == (130, "", "")

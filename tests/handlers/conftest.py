@@ -15,7 +15,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 
 from tests.handlers import calls
 from tests.handlers.calls import Answer
-from tests.handlers.lambda_api import FakeLambda, wait_for_launch
+from tests.handlers.lambda_api import FakeLambda, replace_lambda_client, wait_for_launch
 from tests.handlers.warm import cool_down
 from tidemill.aws import launcher, metrics
 from tidemill.bootstrap import deployment
@@ -167,13 +167,15 @@ def deployed(bare: Deployed, mongod: Mongod, db: Database[Any]) -> Deployed:
 
 
 @pytest.fixture
-def fake(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> FakeLambda:
+def fake(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLambda]:
     """The functions in Lambda, whose client is this one."""
     made = FakeLambda()
-    monkeypatch.setattr(launcher, "lambda_client", lambda: made)
+    replace_lambda_client(monkeypatch, lambda: made)
+    launcher.lambda_client.cache_clear()
     deployed.set(AWS_LAMBDA_FUNCTION_NAME="this", EXECUTE_FUNCTION=EXECUTOR, LINGER_SEC=None)
     deployment().waker = deployment().make_waker(made.clock, wait=wait_for_launch)
-    return made
+    yield made
+    launcher.lambda_client.cache_clear()
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler
 from threading import Event
 from typing import Any
 
+import boto3
+import pytest
 from botocore.exceptions import ClientError
 
 from tests.handlers.serving import Server
@@ -48,6 +50,12 @@ class FakeLambda:
     def started(self) -> list[tuple[str, str]]:
         """Which functions were started, and with which source."""
         return [(one["FunctionName"], json.loads(one["Payload"])["source"]) for one in self.invoked]
+
+
+def replace_lambda_client(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any]) -> None:
+    """Let boto3 return the result of *make* as each client for Lambda."""
+    make_client = boto3.client
+    monkeypatch.setattr(boto3, "client", lambda name, **how: make() if name == "lambda" else make_client(name, **how))
 
 
 def refusal(code: str) -> Callable[[], None]:

@@ -13,8 +13,7 @@ from botocore.response import StreamingBody
 from botocore.stub import Stubber
 
 from tests.handlers import wire
-from tests.handlers.lambda_api import ARN, lambda_server
-from tidemill.aws import launcher
+from tests.handlers.lambda_api import ARN, lambda_server, replace_lambda_client
 from tidemill.aws.launcher import InvokeError, invoke_function, operator_client
 
 NAME = "tidemill-OperateFunction-Zx4Qw8Er2Ty6"
@@ -38,7 +37,7 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def lambda_api(monkeypatch: pytest.MonkeyPatch) -> Stubber:
     """What Lambda answers to the one call that is made."""
     client = operator_client(None)
-    monkeypatch.setattr(launcher, "operator_client", lambda *_: client)
+    replace_lambda_client(monkeypatch, lambda: client)
     stubber = Stubber(client)
     stubber.activate()
     return stubber
@@ -125,12 +124,14 @@ def test_an_arn_names_its_region(monkeypatch: pytest.MonkeyPatch) -> None:
     class StoppedError(BotoCoreError):
         fmt = "stopped"
 
-    def client(region: str | None, _timeout_sec: float) -> None:
-        regions.append(region)
+    def make_client(_: str, *, region_name: str | None, **__: Any) -> None:
+        regions.append(region_name)
         raise StoppedError
 
-    monkeypatch.setattr(launcher, "operator_client", client)
-    assert [sentence(function) for function in (ARN, f"{ARN}:live", NAME)] == ["AWS was not reached (StoppedError)"] * 3
+    with monkeypatch.context() as stopped:
+        stopped.setattr(boto3, "client", make_client)
+        said = [sentence(function) for function in (ARN, f"{ARN}:live", NAME)]
+    assert said == ["AWS was not reached (StoppedError)"] * 3
     assert regions == ["eu-central-1", "eu-central-1", None]
     assert operator_client("us-east-2").meta.region_name == "us-east-2"
 

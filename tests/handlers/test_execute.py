@@ -198,11 +198,9 @@ class Prison:
         raise NotImplementedError
 
 
-def test_why_isolated_tasks_did_not_start_is_warned_of_once(
-    deployed: Deployed, db: Database[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_why_isolated_tasks_did_not_start_is_warned_of_once(deployed: Deployed, db: Database[Any]) -> None:
     warm = deployment()
-    monkeypatch.setattr(warm, "runtime", replace(warm.runtime, isolation=Prison()))
+    warm.runtime = replace(warm.runtime, isolation=Prison())
     for _ in range(3):
         due(db, crashes=1)
 
@@ -253,7 +251,7 @@ def test_a_function_that_takes_longer_than_an_executor_lives_is_an_error_at_the_
 
 
 def test_outcomes_that_mongodb_does_not_confirm_are_an_error_after_the_report(
-    deployed: Deployed, db: Database[Any], client: MongoClient[Any], monkeypatch: pytest.MonkeyPatch
+    deployed: Deployed, db: Database[Any], client: MongoClient[Any]
 ) -> None:  # F91
     due(db)
     deployed.timeout_ms = 200
@@ -261,7 +259,7 @@ def test_outcomes_that_mongodb_does_not_confirm_are_an_error_after_the_report(
     deployed.invoke("execute", {"queues": ["none"]})
     runtime = deployment().runtime
     short = replace(runtime.settings, margin=timedelta(0), max_task_timeout=timedelta(seconds=1))
-    monkeypatch.setattr(deployment(), "runtime", replace(runtime, settings=short))
+    deployment().runtime = replace(runtime, settings=short)
     client.admin.command("configureFailPoint", "failCommand", mode={"skip": 1}, data=data)
 
     try:

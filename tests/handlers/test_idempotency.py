@@ -233,12 +233,12 @@ def test_a_repeat_moves_no_schedule(deployed: Deployed, db: Database[Any]) -> No
 
 
 @pytest.fixture
-def clock(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+def clock(deployed: Deployed) -> ManualClock:
     """The clock that the enqueue function goes by."""
     clock = ManualClock(datetime.now(UTC))
     deployed.cool_down()
     warm = deployment()
-    monkeypatch.setattr(warm, "enqueue_service", make_service(warm.database("enqueue"), clock=clock))
+    warm.enqueue_service = make_service(warm.database("enqueue"), clock=clock)
     return clock
 
 

@@ -61,7 +61,7 @@ def add(db: Database[Any], *names: str, **fields: Any) -> None:
 
 
 @pytest.fixture
-def furnished(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> Deployed:
+def furnished(deployed: Deployed) -> Deployed:
     """The functions with task functions that end in every way."""
     registry = Registry()
 
@@ -82,7 +82,7 @@ def furnished(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> Deployed:
         raise Retry("S3cr3t", after=timedelta(hours=1))
 
     warm = deployment()
-    monkeypatch.setattr(warm, "runtime", replace(warm.runtime, registry=registry))
+    warm.runtime = replace(warm.runtime, registry=registry)
     return deployed
 
 
@@ -91,7 +91,7 @@ def furnished(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> Deployed:
 
 @pytest.mark.parametrize("raised", [None, Fail("S3cr3t")])
 def test_an_attempt_whose_lease_was_lost_is_told_as_neither_done_nor_failed(  # F02
-    deployed: Deployed, db: Database[Any], monkeypatch: pytest.MonkeyPatch, raised: Exception | None
+    deployed: Deployed, db: Database[Any], raised: Exception | None
 ) -> None:
     registry = Registry()
 
@@ -102,7 +102,7 @@ def test_an_attempt_whose_lease_was_lost_is_told_as_neither_done_nor_failed(  # 
             raise raised
 
     warm = deployment()
-    monkeypatch.setattr(warm, "runtime", replace(warm.runtime, registry=registry))
+    warm.runtime = replace(warm.runtime, registry=registry)
     add(db, "slow")
 
     report = deployed.invoke("execute")
@@ -269,14 +269,12 @@ def test_the_gauges_tell_what_waits(deployed: Deployed, db: Database[Any], dead:
 
 
 @pytest.mark.parametrize("hours", [-2, 0, 2])
-def test_the_skew_is_by_how_much_the_database_is_ahead(
-    deployed: Deployed, monkeypatch: pytest.MonkeyPatch, hours: int
-) -> None:
+def test_the_skew_is_by_how_much_the_database_is_ahead(deployed: Deployed, hours: int) -> None:
     skew = timedelta(hours=hours)
     warm = deployment()
     context = warm.reclaim_context
     clock = ServerClock(context.tasks.database, wall=lambda: datetime.now(UTC).timestamp() - skew.total_seconds())
-    monkeypatch.setattr(warm, "reclaim_context", replace(context, clock=clock))
+    warm.reclaim_context = replace(context, clock=clock)
     deployed.commands()
 
     began = monotonic()
@@ -327,7 +325,6 @@ def test_a_lost_task_is_a_retry_or_a_failure_like_others_but_took_no_time(
 def refusing(
     deployed: Deployed,  # noqa: ARG001 - its environment
     dead: Tasks,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A bucket that takes no object, the first for what it is; two letters to export."""
     blames: list[Blame] = ["object"]
@@ -336,7 +333,7 @@ def refusing(
         raise ExportError("AccessDenied", blame=blames.pop() if blames else "bucket")
 
     bury(dead, [letter(LONG_AGO) for _ in range(2)])
-    monkeypatch.setattr(deployment(), "put", put)
+    deployment().put = put
 
 
 @pytest.mark.usefixtures("refusing")

@@ -53,11 +53,9 @@ def test_a_redrive_is_tried_and_done(deployed: Deployed, tasks: Tasks) -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_an_export_may_take_longer_than_mongodb(
-    deployed: Deployed, dead: Tasks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_may_take_longer_than_mongodb(deployed: Deployed, dead: Tasks) -> None:
     deployed.request_budget_sec = 0.3
-    monkeypatch.setattr(deployment(), "put", lambda _key, _body: time.sleep(0.3))
+    deployment().put = lambda _key, _body: time.sleep(0.3)
 
     assert ask(deployed, {"op": "dlq.export"})["exported"] == 2
     assert dead.count_documents({"archived_at": None}) == 0

@@ -26,6 +26,7 @@ from tidemill.control.fleet import ExecutorSlots
 from tidemill.control.queues import OptionsReader
 from tidemill.control.task_types import Directory
 from tidemill.dead_letters.archive import ArchiveContext
+from tidemill.dead_letters.export_format import PutObject
 from tidemill.documents import DEAD_LETTERS
 from tidemill.enqueue.enqueue import EnqueueService
 from tidemill.errors import (
@@ -111,7 +112,7 @@ class Deployment:
         self._is_in_lambda = is_in_lambda
         arn = settings.secret_arn if settings.mongodb_uri is None else None
         self._secret = None if arn is None else secrets.Secret(arn, monotonic=Uptime())
-        self.put = None if settings.archive_bucket is None else Bucket(settings.archive_bucket).put
+        self.put: PutObject | None = None if settings.archive_bucket is None else Bucket(settings.archive_bucket).put
         self.waker = self.make_waker(Uptime()) if is_in_lambda else None
         url = settings.failures_queue if is_in_lambda else None
         self.failures_queue = None if url is None else launcher.MessageQueue(url)
