@@ -21,10 +21,12 @@ from tests.handlers.calls import app, request
 from tests.handlers.conftest import Deployed
 from tests.handlers.test_enqueue_direct import SCHEDULED
 from tests.handlers.test_enqueue_events import V2
+from tests.handlers.warm import break_clock
 from tidemill import InvalidRequestError, UnavailableError
 from tidemill.bootstrap import deployment
 from tidemill.errors import IsolationError, RegistrationError
 from tidemill.executor.report import NAMES
+from tidemill.registry import Registry
 from tidemill.requests.events import ExecuteRequest
 from tidemill.runner.process_protocol import RunSpec
 from tidemill.runner.results import RunResult
@@ -280,16 +282,20 @@ def test_a_request_of_the_rest_api_is_no_event_of_the_executor(deployed: Deploye
 
 
 def test_what_a_function_has_changed_for_all_is_as_before_in_the_next_invocation(
-    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+    deployed: Deployed, db: Database[Any]
 ) -> None:
-    limit = sys.getrecursionlimit()
+    limit, warm, is_spoilt = sys.getrecursionlimit(), deployment(), threading.Event()
+    registry = Registry()
 
-    def spoils(*_: Any, **__: Any) -> None:
+    @registry.task("noop")
+    def spoil(_: Any) -> None:
         sys.setrecursionlimit(limit + 50)
         logging.disable()
-        raise UnavailableError("MongoDB is away")
+        is_spoilt.set()
 
-    monkeypatch.setattr(app("execute"), "run_invocation", spoils)
+    warm.runtime = replace(warm.runtime, registry=registry)
+    break_clock("execute", UnavailableError("MongoDB is away"), is_broken=is_spoilt.is_set)
+    due(db)
 
     with pytest.raises(UnavailableError):
         deployed.invoke("execute")

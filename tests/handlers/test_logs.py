@@ -7,19 +7,20 @@ import subprocess
 import sys
 import traceback
 from datetime import UTC, datetime
-from functools import reduce
 from typing import Any
 
 import pytest
 from pymongo.database import Database
 
 from tests.builders import document
-from tests.handlers.calls import FUNCTIONS, ROOT, app, request, sample
+from tests.handlers.calls import FUNCTIONS, ROOT, request, sample
 from tests.handlers.conftest import Deployed
+from tests.handlers.warm import break_clock
 from tidemill import InvalidRequestError, TidemillError, UnavailableError
 from tidemill.aws import logging
-from tidemill.bootstrap import Deployment
+from tidemill.bootstrap import Role, deployment
 from tidemill.errors import Problem, SettingsError, UnexpectedError
+from tidemill.testing import FakeContext
 
 LONG_AGO = datetime(2026, 7, 1, tzinfo=UTC)
 CARD = "4111111111111111"
@@ -77,20 +78,17 @@ def test_what_is_done_about_one_task_is_a_line_with_its_id(deployed: Deployed) -
     assert cancelled.keys() == STANDARD | {"task_id", "task_name", "status"}
 
 
-def test_a_request_that_breaks_something_is_a_line_with_the_place_and_the_callers_id(
-    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def breaks(_: Deployment) -> Any:
-        raise RuntimeError(CARD)
+def test_a_request_that_breaks_something_is_a_line_with_the_place_and_the_callers_id(deployed: Deployed) -> None:
+    break_clock("enqueue", RuntimeError(CARD))
 
-    monkeypatch.setattr(Deployment, "queue", property(breaks))
-    assert deployed.http(at("/tasks/" + "0" * 24)).status == 500
+    answer = deployed.http(request(body=NOOP, headers=IDS))
 
+    assert (answer.status, answer.code) == (500, "internal")
     [line] = deployed.log()
     assert (line["message"], line["level"], line["error_type"]) == ("unexpected", "ERROR", "RuntimeError")
-    assert "in breaks" in line["stack"]
+    assert "in now" in line["stack"]
     assert line["correlation_id"] == "checkout-7"
-    assert CARD not in deployed.stdout.getvalue()
+    assert CARD not in answer.text + deployed.stdout.getvalue()
 
 
 def test_no_request_is_logged_under_the_id_of_an_earlier_one(deployed: Deployed) -> None:  # F82
@@ -161,32 +159,30 @@ def test_a_function_that_is_not_set_up_says_so_in_one_line(bare: Deployed, funct
     assert CARD not in bare.stdout.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        (UnavailableError("MongoDB is away"), {"level": "WARNING", "reason": "MongoDB is away"}),
-        (RuntimeError(CARD), {"level": "ERROR"}),
-    ],
-)
-@pytest.mark.parametrize("place", ["reclaim.reclaim", "archive.archive", "enqueue.submit_tasks"])
-def test_a_function_that_breaks_off_says_why_or_where(
-    deployed: Deployed, monkeypatch: pytest.MonkeyPatch, place: str, error: Exception, says: dict[str, str]
-) -> None:
-    function, call = place.split(".")
+@pytest.mark.parametrize("function", ["enqueue", "execute", "reclaim", "archive"])
+def test_a_function_without_mongodb_says_so_in_one_line(bare: Deployed, function: str) -> None:
+    bare.timeout_ms, bare.request_budget_sec = 100, 0.1
+    bare.set(MONGODB_URI=f"mongodb://user:{CARD}@127.0.0.1:1/", MONGODB_DATABASE="x")
+    with pytest.raises(UnavailableError):
+        bare.invoke(function, sample("enqueue_direct") if function == "enqueue" else None)
 
-    def breaks(*_: Any, **__: Any) -> Any:
-        raise error
+    [line] = bare.log()
+    assert (line["message"], line["level"], line["error_type"]) == ("failed", "WARNING", "UnavailableError")
+    assert line["reason"].startswith("MongoDB was not reached")
+    assert CARD not in bare.stdout.getvalue()
 
-    monkeypatch.setattr(app(function), call, breaks)
-    with pytest.raises(TidemillError) as raised:  # the runtime logs its text
+
+@pytest.mark.parametrize("function", ["reclaim", "archive", "enqueue"])
+def test_a_function_that_breaks_off_says_where(deployed: Deployed, function: Role) -> None:
+    break_clock(function, RuntimeError(CARD))
+    with pytest.raises(UnexpectedError, match="RuntimeError") as raised:  # the runtime logs its text
         deployed.invoke(function, sample("enqueue_direct") if function == "enqueue" else None)
-    assert type(error).__name__ in repr(raised.value)
     assert CARD not in str(raised.value)
 
     [line] = deployed.log()
-    assert (line["message"], line["error_type"]) == ("failed", type(error).__name__)
-    assert {name: line[name] for name in says} == says
-    assert ("in breaks" in line.get("stack", "")) == ("reason" not in says)
+    assert (line["message"], line["level"], line["error_type"]) == ("failed", "ERROR", "RuntimeError")
+    assert "in now" in line["stack"]
+    assert "reason" not in line
     assert CARD not in deployed.stdout.getvalue()
 
 
@@ -295,17 +291,27 @@ def test_errors_of_ours_and_what_ends_a_process_go_on_as_they_are(error: BaseExc
     assert raised.value is error
 
 
-@pytest.mark.parametrize("place", ["lambda_context.get_owner", "events.is_direct", "events.is_http", "retry_wake"])
-def test_no_place_in_the_front_lets_the_text_of_an_unexpected_error_out(
-    deployed: Deployed, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    def breaks(*_: Any) -> Any:
+class Broken(dict[str, Any]):
+    """An event, a context and a waker, of which nothing can be read or asked."""
+
+    def __contains__(self, _: object) -> bool:
         raise RuntimeError(CARD)
 
-    *modules, name = place.split(".")
-    monkeypatch.setattr(reduce(getattr, modules, app("enqueue")), name, breaks)
+    def get(self, *_: object) -> Any:
+        raise RuntimeError(CARD)
+
+    def __getattr__(self, _: str) -> Any:
+        raise RuntimeError(CARD)
+
+
+@pytest.mark.parametrize("place", ["event", "context", "waker"])
+def test_no_place_in_the_front_lets_the_text_of_an_unexpected_error_out(deployed: Deployed, place: str) -> None:
+    broken: Any = Broken(some=1)
+    event, context = request(body=NOOP), FakeContext()
+    if place == "waker":
+        deployment().waker = broken
     with pytest.raises(UnexpectedError):
-        deployed.http(request(body=NOOP))
+        deployed.http(broken if place == "event" else event, broken if place == "context" else context)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

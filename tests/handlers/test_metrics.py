@@ -16,8 +16,9 @@ from pymongo.database import Database
 from tests.builders import document
 from tests.buried import bury, letter
 from tests.emf import metrics_in
-from tests.handlers.calls import ROOT, app, sample
+from tests.handlers.calls import ROOT, sample
 from tests.handlers.conftest import Deployed
+from tests.handlers.warm import break_clock
 from tidemill import Fail, Retry, UnavailableError
 from tidemill.aws import metrics
 from tidemill.aws.metrics import GAUGES
@@ -184,21 +185,16 @@ def test_nothing_is_left_for_the_next_invocation(furnished: Deployed, db: Databa
     assert counters(furnished) == {"claimed": 1, "done": 1}
 
 
-def test_an_invocation_that_raises_tells_what_it_did_once(  # F84
-    furnished: Deployed, db: Database[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(db, *["works"] * 10)
-    run_invocation = app("execute").run_invocation
+def test_an_invocation_that_raises_tells_what_it_did_once(furnished: Deployed, db: Database[Any]) -> None:  # F84
+    def has_counted_all() -> bool:
+        return [line["message"] for line in furnished.log()].count("attempt") == 10
 
-    def breaks_off(*args: Any, **how: Any) -> Any:
-        run_invocation(*args, **how)
-        raise UnavailableError("MongoDB is away")
-
-    monkeypatch.setattr(app("execute"), "run_invocation", breaks_off)
+    add(db, *["fails"] * 10)
+    break_clock("execute", UnavailableError("MongoDB is away"), is_broken=has_counted_all)
     with pytest.raises(UnavailableError):
         furnished.invoke("execute")
-    assert counters(furnished) == {"claimed": 10, "done": 10}
-    monkeypatch.setattr(app("execute"), "run_invocation", run_invocation)
+    assert counters(furnished) == {"claimed": 10, "failed": 10}
+    furnished.cool_down()
 
     furnished.invoke("execute")
     assert told(furnished) == {}

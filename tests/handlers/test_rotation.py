@@ -17,18 +17,21 @@ from bson import ObjectId
 from moto import mock_aws
 from pymongo import MongoClient
 from pymongo.database import Database
+from pymongo.errors import InvalidOperation
 
 from tests.builders import document
+from tests.features.isolation.runs import runner
 from tests.fixtures import ManualClock
 from tests.handlers import calls
 from tests.handlers.conftest import Deployed
+from tests.handlers.warm import break_clock
 from tidemill import Queue, SettingsError, TidemillError, UnavailableError, bootstrap
 from tidemill.aws import secrets
 from tidemill.clock import ServerClock
 from tidemill.control import task_types
 from tidemill.dead_letters.archive import ArchiveContext, ArchiveError, archive
 from tidemill.documents import DEAD_LETTERS
-from tidemill.errors import CredentialsError
+from tidemill.errors import CredentialsError, IsolationError
 from tidemill.registry import load
 from tidemill.store.connection import connect, open_tasks
 from tidemill.testing import Mongod
@@ -84,13 +87,17 @@ def account(
     with mock_aws():
         made = Account(name=name, mongod=mongod, client=client, secrets=boto3.client("secretsmanager"))
         made.secrets.create_secret(Name="tidemill", SecretString=made.uri("old"))
-        read = secrets._fetch_secret
+        make_client: Any = boto3.client
 
-        def counted(arn: str, *, attempts: int) -> str:
+        def count_read(**_: Any) -> None:
             made.reads += 1
-            return read(arn, attempts=attempts)
 
-        monkeypatch.setattr(secrets, "_fetch_secret", counted)
+        def make_watched_client(name: str, **options: Any) -> Any:
+            made_client = make_client(name, **options)
+            made_client.meta.events.register("before-call.secrets-manager.GetSecretValue", count_read)
+            return made_client
+
+        monkeypatch.setattr(boto3, "client", make_watched_client)
         bare.set(MONGODB_SECRET_ARN="tidemill", MONGODB_DATABASE=db.name, LINGER_SEC="0")
         task_types.declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())
         yield made
@@ -289,25 +296,18 @@ def test_the_process_pool_of_isolated_tasks_goes_with_the_client(bare: Deployed,
 
     answered(bare, "execute")
 
-    after: Any = bootstrap.deployment().runtime.isolation
-    assert (before._is_closed, after._is_closed) == (True, False)
+    assert bootstrap.deployment().runtime.isolation is not before
+    with pytest.raises(IsolationError, match="the process pool is closed"):
+        runner(before)("noop")
 
 
-def test_no_operation_is_carried_out_twice_for_a_rotation(
-    bare: Deployed, account: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_operation_is_carried_out_twice_for_a_rotation(bare: Deployed, account: Account) -> None:
     answered(bare, "operate")
-    carried_out = []
-
-    def operate(*_: Any) -> None:
-        carried_out.append(1)
-        raise CredentialsError
-
-    monkeypatch.setattr(calls.app("operate"), "operate", operate)
+    clock = break_clock("operate", CredentialsError())
     account.tell("new")
 
     assert answered(bare, "operate") == "misconfigured"
-    assert carried_out == [1]
+    assert clock.errors == 1
 
 
 def test_a_secret_that_cannot_be_read_again_is_named(bare: Deployed, account: Account) -> None:
@@ -349,7 +349,9 @@ def test_a_rotation_leaves_no_client_of_the_old_password_open(bare: Deployed, ac
     answered(bare, "archive")
 
     old, new = bare.clients
-    assert (old._closed, new._closed) == (True, False)
+    new.admin.command("ping")
+    with pytest.raises(InvalidOperation):
+        old.admin.command("ping")
 
 
 def test_a_task_in_the_hands_of_an_executor_outlives_a_rotation(
