@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlparse
 
@@ -227,9 +228,20 @@ def test_a_connection_that_was_closed_meanwhile_is_no_failure(monkeypatch: pytes
     assert len(server.paths) == 3
 
 
-def test_a_put_is_waited_for_as_long_as_a_function_can_and_every_thread_has_a_connection(bucket: Bucket) -> None:
-    chosen: Any = bucket._connect().meta.config
+def test_a_put_is_waited_for_as_long_as_a_function_can_and_every_thread_has_a_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    configs: list[Any] = []
 
+    def make_client(_: str, *, config: Any) -> Any:
+        configs.append(config)
+        return SimpleNamespace(put_object=lambda **_: None)
+
+    monkeypatch.setattr(boto3, "client", make_client)
+
+    Bucket("b").put("k", b"body")
+
+    [chosen] = configs
     assert (chosen.connect_timeout, chosen.read_timeout, chosen.max_pool_connections) == (1, 5, THREADS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from collections import defaultdict
@@ -220,13 +221,15 @@ def test_a_name_that_somebody_chose_is_no_dimension(deployed: Deployed, db: Data
     assert counters(deployed)["failed"] == len(names)
 
 
-def test_metrics_that_cannot_be_told_fail_no_task(  # F83
-    deployed: Deployed, db: Database[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(_: str) -> None:
+class Closed(io.StringIO):
+    """A standard output that takes nothing."""
+
+    def write(self, _: str) -> int:
         raise ValueError("I/O operation on closed file")
 
-    monkeypatch.setattr(metrics, "stdout", lambda: broken)
+
+def test_metrics_that_cannot_be_told_fail_no_task(deployed: Deployed, db: Database[Any]) -> None:  # F83
+    deployed.stdout = Closed()
     add(db, "noop")
 
     assert deployed.invoke("execute")["done"] == 1

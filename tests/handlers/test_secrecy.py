@@ -107,13 +107,16 @@ def test_no_log_has_a_payload_a_key_or_a_uri_at_any_level(
     deployed: Deployed,
     everything: io.StringIO,
     capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
+    *,
     name: str,
 ) -> None:  # F81
     for variable in ("POWERTOOLS_LOGGER_LOG_EVENT", "POWERTOOLS_DEV", "POWERTOOLS_DEBUG"):
         monkeypatch.setenv(variable, "true")
     for function in FUNCTIONS:
-        monkeypatch.setattr(app(function).logger._logger, "level", logging.DEBUG)
+        caplog.set_level(logging.DEBUG, logger=f"tidemill-{function}")
+        assert app(function).logger.log_level == logging.DEBUG
 
     answer = deployed.http(request(body=BODIES[name], headers=HEADERS))
     for function in ("execute", "archive", "reclaim"):

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
@@ -18,7 +19,7 @@ from tests.emf import metrics_in
 from tests.fixtures import T0
 from tests.handlers.calls import ROOT, strict
 from tests.unit.make import Moved, a_claimed_task
-from tidemill.aws import metrics
+from tidemill.aws import logging, metrics
 from tidemill.aws.metrics import (
     COUNTERS,
     EMIT_INTERVAL_SEC,
@@ -300,9 +301,9 @@ def test_trouble_with_metrics_is_nobodys_trouble(told: Told, monkeypatch: pytest
         raise RecursionError
 
     told.counts.count("done")
-    monkeypatch.setattr(metrics, "_make_line", fails)
+    monkeypatch.setenv("POWERTOOLS_METRICS_DISABLED", "neither yes nor no")
     assert told.lines() == []
-    monkeypatch.undo()
+    monkeypatch.delenv("POWERTOOLS_METRICS_DISABLED")
     assert told.values() == {"done": [1]}, "it is told as soon as that goes"
 
     silent = Counts(fails)
@@ -312,10 +313,15 @@ def test_trouble_with_metrics_is_nobodys_trouble(told: Told, monkeypatch: pytest
     silent.count_report(None)  # type: ignore[arg-type]
 
 
-def test_the_rest_is_told_at_the_end_however_that_comes(monkeypatch: pytest.MonkeyPatch) -> None:  # F84
-    text: list[str] = []
-    monkeypatch.setattr(metrics, "stdout", lambda: text.append)
+@pytest.fixture
+def printed(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
+    """What has come to standard output since the last call."""
+    logging.stdout.cache_clear()  # it writes to what was standard output at its first call
+    yield lambda: capfd.readouterr().out
+    logging.stdout.cache_clear()
 
+
+def test_the_rest_is_told_at_the_end_however_that_comes(printed: Callable[[], str]) -> None:  # F84
     for error in (ValueError, SystemExit, KeyboardInterrupt):
         with pytest.raises(error), metrics.counting() as counts:  # noqa: PT012 - it is what is tested
             for _ in range(10):
@@ -324,7 +330,8 @@ def test_the_rest_is_told_at_the_end_however_that_comes(monkeypatch: pytest.Monk
     with metrics.counting() as counts:
         counts.count("failed")
 
-    assert [{name: strict(one)[name] for name in metrics_in(strict(one))} for one in text] == [
+    lines = [strict(line) for line in printed().splitlines()]
+    assert [{name: line[name] for name in metrics_in(line)} for line in lines] == [
         *({"done": [10]} for _ in range(3)),
         {"failed": [1]},
     ]
@@ -353,17 +360,15 @@ def test_standard_output_is_reached_whatever_a_function_did_to_it() -> None:
     assert ended.stdout.splitlines() == ["é" * 70_000, "replaced", "removed", "closed", "taken"]
 
 
+@pytest.mark.parametrize(("apart", "start"), [(True, "\n"), (False, "{")])
 def test_lines_stand_apart_from_what_others_have_printed_where_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
+    printed: Callable[[], str], *, apart: bool, start: str
 ) -> None:
-    text: list[str] = []
-    monkeypatch.setattr(metrics, "stdout", lambda: text.append)
+    with metrics.counting(apart=apart) as counts:
+        counts.count("done")
 
-    for apart in (True, False):
-        with metrics.counting(apart=apart) as counts:
-            counts.count("done")
-
-    assert [(line[0], line[-1]) for line in text] == [("\n", "\n"), ("{", "\n")]
+    text = printed()
+    assert (text[0], text[-1]) == (start, "\n")
 
 
 REUSE = """
