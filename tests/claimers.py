@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
 from pymongo.database import Database
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
+from tests.builders import lease
+from tests.faults import heard
 from tests.fixtures import T0, ManualClock
 from tidemill.executor.claimer import Claimer
 from tidemill.executor.context import ExecutionContext
@@ -22,7 +26,8 @@ from tidemill.model import LANES, Malformed, QueueOptions, Task, TaskId
 from tidemill.policy.selection import Lanes
 from tidemill.registry import Registry
 from tidemill.settings import Settings
-from tidemill.store.connection import Tasks
+from tidemill.store import claims
+from tidemill.store.connection import Tasks, open_tasks
 
 LEASE = timedelta(minutes=2)
 
@@ -63,6 +68,37 @@ def the_caps(tasks: Tasks, *, owner: str = "A") -> RetryPermits:
     return RetryPermits(
         tasks.database, owner=owner, lease_until=lambda: T0 + LEASE, report=Report(), monotonic=time.monotonic
     )
+
+
+class Rival(CommandListener):
+    """Before each of the next *times* stamps of a client it takes the very same tasks, at most *most* of them."""
+
+    def __init__(self, tasks: Tasks, now: datetime, *, times: int, most: int | None = None) -> None:
+        self.times = times
+        self._tasks = tasks
+        self._now = now
+        self._most = most
+
+    def started(self, event: CommandStartedEvent) -> None:
+        """Take the tasks of the stamp that is about to be sent."""
+        for update in event.command.get("updates", ()) if self.times > 0 else ():
+            if "lease" in update["u"].get("$set", {}):
+                self.times -= 1
+                ids = update["q"]["_id"]["$in"][: self._most]
+                claims.take(self._tasks, ids, lease=lease(self._now, owner="rival"), now=self._now)
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        """Nothing is done about it."""
+
+    def failed(self, event: CommandFailedEvent) -> None:
+        """Nothing is done about it."""
+
+
+@contextmanager
+def beaten(tasks: Tasks, now: datetime, *, times: int, most: int | None = None) -> Iterator[Tasks]:
+    """Yield *tasks* of a client with a `Rival`."""
+    with heard(tasks.database, Rival(tasks, now, times=times, most=most)) as db:
+        yield open_tasks(db)
 
 
 def numbers(held: Sequence[Task | Malformed]) -> list[Any]:

@@ -44,7 +44,7 @@ def enqueue_failing(client: MongoClient[Any], *commands: str, times: int | None 
 def heard(db: Database[Any], listener: CommandListener) -> Iterator[Database[Any]]:
     """Yield *db* through a client of its own, whose commands *listener* hears."""
     assert db.client.address is not None
-    with MongoClient[Any](*db.client.address, tz_aware=True, event_listeners=[listener]) as client:
+    with MongoClient[Any](*db.client.address, tz_aware=True, appname="heard", event_listeners=[listener]) as client:
         yield client[db.name]
 
 

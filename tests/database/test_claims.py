@@ -13,6 +13,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.builders import MINUTE, add, claim, claim_one, document, lease, stored, whole
+from tests.claimers import beaten
 from tests.commands import Commands
 from tidemill import MissingIndexError
 from tidemill.model import LANES, Lane, Malformed, TaskId
@@ -137,15 +138,10 @@ def test_what_comes_up_behind_a_scan_is_seen_by_a_full_look(tasks: Tasks, now: d
     assert [task.id for task in full.tasks] == [urgent, first.tasks[0].id]
 
 
-def test_a_claimer_that_comes_too_late_looks_in_a_wider_window(
-    tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_claimer_that_comes_too_late_looks_in_a_wider_window(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now) for _ in range(100)])
-    stale = claims.find_due_keys(tasks, _fresh(), limit=10, now=now)
-    claims.take(tasks, [key["_id"] for key in stale[:6]], lease=lease(now, owner="quicker"), now=now)
-    with monkeypatch.context() as patched:
-        patched.setattr(claims, "find_due_keys", lambda *_, **__: stale)
-        late = claims.claim(tasks, _fresh(), limit=10, lease=lease(now), now=now, rng=random.Random(1))
+    with beaten(tasks, now, times=1, most=6) as mine:
+        late = claims.claim(mine, _fresh(), limit=10, lease=lease(now), now=now, rng=random.Random(1))
 
     free = [key["_id"] for key in claims.find_due_keys(tasks, late.scan, limit=100, now=now)]
     spread = claims.claim(tasks, late.scan, limit=10, lease=lease(now), now=now, rng=random.Random(1))

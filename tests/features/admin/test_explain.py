@@ -14,6 +14,7 @@ from pymongo.database import Database
 
 from tests.builders import add, claim_one, document
 from tests.commands import Commands
+from tests.faults import Afterwards, heard
 from tests.features.conftest import Bench
 from tests.features.execute.fleet import Fleet
 from tests.features.worker.at_work import AtWork
@@ -25,7 +26,6 @@ from tidemill.control.semaphores import PermitOwner, acquire
 from tidemill.control.task_types import declare_types
 from tidemill.dead_letters.archive import move_failed
 from tidemill.errors import NotDelayedError, TaskNotFoundError
-from tidemill.explain import facts
 from tidemill.model import LANES, Lane, Malformed, QueueOptions, Task, TaskId
 from tidemill.registry import Registry
 from tidemill.store import counts as store_counts
@@ -317,17 +317,11 @@ def test_a_malformed_document_is_explained_too(queue: Queue, bench: Bench, now: 
     assert "attempts is not what it has to be" in explanation.reasons[0].message
 
 
-def test_a_task_that_comes_back_between_two_looks_is_found(
-    queue: Queue, bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_comes_back_between_two_looks_is_found(bench: Bench, now: datetime) -> None:
     redriven = document(now, status="done")
 
-    def come_back(_dead: Tasks, _task_id: TaskId) -> None:
-        add(bench.tasks, [redriven])
-
-    monkeypatch.setattr(facts, "find_latest", come_back)
-
-    assert codes(queue, redriven["_id"]) == ["ended"]
+    with heard(bench.db, Afterwards("find", lambda: add(bench.tasks, [redriven]))) as db:
+        assert codes(Queue(db, clock=bench.clock), redriven["_id"]) == ["ended"]
 
 
 def test_there_is_nothing_to_explain_about_no_task(queue: Queue) -> None:

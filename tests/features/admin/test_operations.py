@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -14,7 +15,7 @@ from pymongo.database import Database
 
 from tests.builders import MINUTE, add, claim_one, document, stored
 from tests.commands import Commands
-from tests.faults import failing
+from tests.faults import Beforehand, failing, heard
 from tests.features.conftest import Bench
 from tests.fixtures import ManualClock
 from tidemill.admin.api import MAX_ANSWER_BYTES, bound_answer, operate, read_operation
@@ -22,7 +23,6 @@ from tidemill.admin.context import AdminContext
 from tidemill.client import Queue
 from tidemill.control import queues
 from tidemill.errors import InvalidRequestError, MissingIndexError, NotDelayedError, TaskNotFoundError
-from tidemill.model import QueueOptions
 from tidemill.policy.retry import DEFAULT
 from tidemill.store.connection import Tasks
 from tidemill.testing import Mongod
@@ -131,21 +131,16 @@ def test_a_look_that_fails_behind_a_change_is_no_more_than_a_warning(
     assert [one.partition("MongoDB")[0] for one in answer.get("warnings", [])] == told
 
 
-def test_two_operators_who_change_different_things_at_once_do_not_undo_each_other(
-    context: AdminContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_operators_who_change_different_things_at_once_do_not_undo_each_other(context: AdminContext) -> None:
     do(context, "queue.set", queue="default", adaptive={"scale": 7}, budget={})
-    look = queues.load_options
 
-    def look_while_another_changes(db: Database[Any], queue: str) -> QueueOptions | None:
-        seen = look(db, queue)
-        monkeypatch.setattr(queues, "load_options", look)
-        do(context, "queue.pause", queue=queue)
-        do(context, "queue.set", queue=queue, adaptive={"max_sec": 9}, budget=None, retry_share=0.5)
-        return seen
+    def change() -> None:
+        do(context, "queue.pause", queue="default")
+        do(context, "queue.set", queue="default", adaptive={"max_sec": 9}, budget=None, retry_share=0.5)
 
-    monkeypatch.setattr(queues, "load_options", look_while_another_changes)
-    answer = do(context, "queue.set", queue="default", adaptive={"scale": 3}, selection="retries_first")
+    with heard(context.db, Beforehand("findAndModify", change)) as db:
+        other = replace(context, db=db)
+        answer = do(other, "queue.set", queue="default", adaptive={"scale": 3}, selection="retries_first")
 
     assert answer["queue"]["options"] == {
         "paused": True,

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 
 import pytest
 from pymongo import MongoClient, monitoring
 
 from tests.builders import add, document, stored
+from tests.faults import Beforehand, failing
 from tests.features.conftest import BRISK, Bench
-from tidemill import UnavailableError
-from tidemill.store import settle
 from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
+INTERRUPTED = 11601
 SHORT = replace(BRISK, max_task_timeout=SECOND, task_timeout=SECOND, margin=SECOND / 2)
 
 
@@ -149,21 +151,22 @@ def test_what_was_claimed_and_no_longer_fits_is_given_back_and_not_claimed_again
 
 
 def test_what_could_not_be_given_back_at_once_is_given_back_at_the_end(
-    bench: Bench, now: datetime, slow: tuple[Tasks, SlowStamp], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, now: datetime, mongod: Mongod
 ) -> None:
-    tasks, monotonic = slow
     [task_id] = add(bench.tasks, [document(now, timeout_sec=50)])
+    monotonic, numbers = SlowStamp(), count(1)
 
-    answers, release = iter([UnavailableError("not now")]), settle.release
+    with ExitStack() as stack:
 
-    def away_once(*given: Any, **named: Any) -> int:
-        for error in answers:
-            raise error
-        return release(*given, **named)
+        def fail_release() -> None:
+            if next(numbers) == 2:  # behind the stamp
+                stack.enter_context(failing(tasks, "update", times=1, errorCode=INTERRUPTED))
 
-    monkeypatch.setattr(settle, "release", away_once)
+        listeners = [monotonic, Beforehand("update", fail_release, always=True)]
+        client = MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, appname="slow", event_listeners=listeners)
+        tasks = open_tasks(stack.enter_context(client)[bench.db.name])
 
-    report = bench.execute(tasks=tasks, remaining=60.5 * SECOND, monotonic=monotonic)
+        report = bench.execute(tasks=tasks, remaining=60.5 * SECOND, monotonic=monotonic)
 
     assert (report["claimed"], report["released"], report["errors"]) == (1, 1, 1)
     assert (stored(bench.tasks, task_id)["status"], stored(bench.tasks, task_id)["attempts"]) == ("pending", 0)

@@ -4,42 +4,28 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from bson import Decimal128
 
-from tests.builders import add, document, lease, whole
-from tests.claimers import a_claimer, numbers, the_caps
+from tests.builders import add, document, whole
+from tests.claimers import Rival, a_claimer, beaten, numbers, the_caps
+from tests.faults import Beforehand, heard
 from tests.features.conftest import Bench
 from tests.features.worker.at_work import Time
 from tidemill.documents import decode
-from tidemill.executor import execution
 from tidemill.executor.claimer import CONTENDED_EXTRA_LOOKS, RETRIES_FIRST_EXTRA_LOOKS
 from tidemill.executor.idle import compute_pause
-from tidemill.executor.lifetime import Invocation
-from tidemill.executor.timing import TIMING, Timing
+from tidemill.executor.timing import TIMING
 from tidemill.settings import Settings
-from tidemill.store import claims
-from tidemill.store.connection import Tasks
+from tidemill.store.connection import Tasks, open_tasks
 
 pytestmark = pytest.mark.slow
 
 SECOND = timedelta(seconds=1)
-
-
-def beaten(monkeypatch: pytest.MonkeyPatch, tasks: Tasks, now: datetime, *, times: int) -> None:
-    """Before each of the first stamps a rival takes the very same ids."""
-    original, left = claims.take, [times]
-
-    def take(mine: Tasks, ids: list[Any], **options: Any) -> claims.Claim:
-        if left[0] > 0:
-            left[0] -= 1
-            original(tasks, ids, lease=lease(now, owner="rival"), now=now)
-        return original(mine, ids, **options)
-
-    monkeypatch.setattr(claims, "take", take)
 
 
 def refuse_stamps_of(bench: Bench, note: int) -> None:
@@ -47,38 +33,39 @@ def refuse_stamps_of(bench: Bench, note: int) -> None:
     bench.db.command("collMod", "tasks", validator={"note": {"$ne": note}})
 
 
-@pytest.mark.parametrize("times", [1, 2, 5])
-def test_an_execution_that_loses_its_first_races_goes_on(
-    bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch, times: int
-) -> None:
-    add(bench.tasks, [document(now) for _ in range(500)])
-    beaten(monkeypatch, bench.tasks, now, times=times)
+def replace_sleep(monkeypatch: pytest.MonkeyPatch, pause: Callable[[float], object]) -> None:
+    """Let this thread do *pause* in place of each sleep; the driver's threads sleep as before."""
+    sleep, mine = time.sleep, threading.get_ident()
 
-    report = bench.execute()
+    def pause_or_sleep(seconds: float) -> None:
+        (pause if threading.get_ident() == mine else sleep)(seconds)
+
+    monkeypatch.setattr(time, "sleep", pause_or_sleep)
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_an_execution_that_loses_its_first_races_goes_on(bench: Bench, now: datetime, times: int) -> None:
+    add(bench.tasks, [document(now) for _ in range(500)])
+    with beaten(bench.tasks, now, times=times) as mine:
+        report = bench.execute(tasks=mine)
 
     assert report["done"] + report["contended_ids"] == 500
     assert report["contended_ids"] > 16 * (times - 1)  # a skip to the end of the queue finds fewer than slots
 
 
 @pytest.mark.parametrize("times", [1, CONTENDED_EXTRA_LOOKS])
-def test_a_claim_that_lost_all_looks_elsewhere_at_once(
-    tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch, times: int
-) -> None:
+def test_a_claim_that_lost_all_looks_elsewhere_at_once(tasks: Tasks, now: datetime, times: int) -> None:
     add(tasks, [document(now) for _ in range(600)])
-    beaten(monkeypatch, tasks, now, times=times)
-    claimer = a_claimer(tasks)
-
-    claimed = claimer.claim(free=8, slots=8, now=now)
+    with beaten(tasks, now, times=times) as mine:
+        claimed = a_claimer(mine).claim(free=8, slots=8, now=now)
 
     assert (len(claimed.tasks), claimed.contended) == (8, False)
 
 
-def test_a_claim_that_lost_all_everywhere_says_so(tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_that_lost_all_everywhere_says_so(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now) for _ in range(600)])
-    beaten(monkeypatch, tasks, now, times=1 + CONTENDED_EXTRA_LOOKS)
-    claimer = a_claimer(tasks)
-
-    claimed = claimer.claim(free=8, slots=8, now=now)
+    with beaten(tasks, now, times=1 + CONTENDED_EXTRA_LOOKS) as mine:
+        claimed = a_claimer(mine).claim(free=8, slots=8, now=now)
 
     assert (claimed.tasks, claimed.contended) == ((), True)
 
@@ -88,39 +75,35 @@ def test_whoever_lingers_and_is_beaten_to_it_looks_again_soon(
 ) -> None:
     bench.settings = Settings(linger=SECOND / 5)
     add(bench.tasks, [document(now) for _ in range(2_000)])
-    beaten(monkeypatch, bench.tasks, now, times=1 + CONTENDED_EXTRA_LOOKS)
     time_of_test, pauses = Time(bench.clock), list[float]()
 
-    def pause(_: Invocation, seconds: float) -> None:
+    def pause(seconds: float) -> None:
         pauses.append(seconds)
         time_of_test.pass_(seconds)  # no other time passes, however busy the machine is
 
-    monkeypatch.setattr(Invocation, "pause", pause)
-
-    assert bench.execute(source="wake", monotonic=time_of_test)["done"]
+    replace_sleep(monkeypatch, pause)
+    with beaten(bench.tasks, now, times=1 + CONTENDED_EXTRA_LOOKS) as mine:
+        assert bench.execute(tasks=mine, source="wake", monotonic=time_of_test)["done"]
     assert pauses[0] <= TIMING.first_claim_pause_sec
 
 
-def test_one_with_work_in_hand_that_is_beaten_to_more_asks_again_soon(
-    bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    let_go = threading.Event()
-    bench.task("slow")(lambda _payload, _ctx: let_go.wait(20))
-    bench.task("first")(lambda _payload, _ctx: beaten(monkeypatch, bench.tasks, now, times=1 + CONTENDED_EXTRA_LOOKS))
+def test_one_with_work_in_hand_that_is_beaten_to_more_asks_again_soon(bench: Bench, now: datetime) -> None:
+    let_go, was_let_go = threading.Event(), list[bool]()
+    rival = Rival(bench.tasks, now, times=0)
+
+    @bench.task("first")
+    def first(_payload: dict[str, Any], _ctx: Any) -> None:
+        rival.times = 1 + CONTENDED_EXTRA_LOOKS
+
+    bench.task("slow")(lambda _payload, _ctx: was_let_go.append(let_go.wait(20)))
     bench.task("last")(lambda _payload, _ctx: let_go.set())
     names = [("slow", 9), ("first", 8), *[("noop", 0)] * 400, ("last", -1)]
     add(bench.tasks, [document(now, name=name, priority=priority) for name, priority in names])
-    asked: list[int] = []
 
-    def pause(in_vain: int, *, timing: Timing, draw: float) -> float:
-        asked.append(in_vain)
-        return compute_pause(in_vain, timing=timing, draw=draw)
+    with heard(bench.db, rival) as db:
+        assert bench.execute(tasks=open_tasks(db), concurrency=2)["contended_ids"]
 
-    monkeypatch.setattr(execution, "compute_pause", pause)
-
-    assert bench.execute(concurrency=2)["done"]
-
-    assert asked == [1]
+    assert (rival.times, was_let_go) == (0, [True])
 
 
 def test_pauses_grow_to_their_limit_and_never_beyond() -> None:
@@ -133,55 +116,41 @@ def test_pauses_grow_to_their_limit_and_never_beyond() -> None:
 def test_an_execution_that_loses_every_race_comes_to_an_end(
     bench: Bench, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time, "sleep", lambda _: None)
+    replace_sleep(monkeypatch, lambda _: None)
     add(bench.tasks, [document(now) for _ in range(3_000)])
-    beaten(monkeypatch, bench.tasks, now, times=1_000)
 
-    report = bench.execute()
+    with beaten(bench.tasks, now, times=1_000) as mine:
+        report = bench.execute(tasks=mine)
 
     assert (report["done"], report.backlog) == (0, False), "those that were faster are there already"
 
 
-def test_a_lost_race_for_retries_starts_no_fresh_task_before_them(
-    tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_race_for_retries_starts_no_fresh_task_before_them(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now, lane="retry", attempts=1, payload={"n": "retry"}) for _ in range(50)])
     add(tasks, [document(now, payload={"n": "fresh"}) for _ in range(50)])
-    beaten(monkeypatch, tasks, now, times=1)
 
-    claimer = a_claimer(tasks, selection="retries_first")
+    with beaten(tasks, now, times=1) as mine:
+        held = a_claimer(mine, selection="retries_first").claim(free=8, slots=8, now=now).tasks
 
-    assert numbers(claimer.claim(free=8, slots=8, now=now).tasks) == ["retry"] * 8
+    assert numbers(held) == ["retry"] * 8
 
 
-def test_while_others_are_quicker_with_the_retries_no_fresh_task_is_started(
-    tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_others_are_quicker_with_the_retries_no_fresh_task_is_started(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now, lane="retry", attempts=1) for _ in range(400)])
     add(tasks, [document(now) for _ in range(50)])
-    beaten(
-        monkeypatch, tasks, now, times=1 + RETRIES_FIRST_EXTRA_LOOKS
-    )  # every look at the retries, and none at the fresh
+    looks_at_retries = 1 + RETRIES_FIRST_EXTRA_LOOKS  # and none at the fresh
 
-    claimer = a_claimer(tasks, selection="retries_first")
-
-    held = whole(claimer.claim(free=8, slots=8, now=now).tasks)
+    with beaten(tasks, now, times=looks_at_retries) as mine:
+        held = whole(a_claimer(mine, selection="retries_first").claim(free=8, slots=8, now=now).tasks)
 
     assert [task.lane for task in held] == ["retry"] * 8
 
 
-def test_a_task_that_changed_its_lane_since_it_was_read_is_not_taken(
-    tasks: Tasks, now: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_changed_its_lane_since_it_was_read_is_not_taken(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now), document(now, lane="retry", attempts=1)])
-    original = claims.take
-
-    def take(mine: Tasks, ids: list[Any], **options: Any) -> claims.Claim:
-        tasks.update_many({"lane": "fresh"}, {"$set": {"lane": "retry"}})
-        return original(mine, ids, **options)
-
-    monkeypatch.setattr(claims, "take", take)
-    held = a_claimer(tasks, selection="oldest_first").claim(free=2, slots=2, now=now).tasks
+    change = Beforehand("update", lambda: tasks.update_many({"lane": "fresh"}, {"$set": {"lane": "retry"}}))
+    with heard(tasks.database, change) as db:
+        held = a_claimer(open_tasks(db), selection="oldest_first").claim(free=2, slots=2, now=now).tasks
 
     assert len(held) == 1
 

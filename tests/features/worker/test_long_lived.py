@@ -14,7 +14,7 @@ from pymongo import MongoClient, monitoring
 
 from tests.builders import add, claim, document, stored, whole
 from tests.claimers import a_claimer, holds
-from tests.faults import failing
+from tests.faults import Beforehand, failing, heard
 from tests.features.conftest import Bench
 from tests.features.worker.at_work import AtWork, Time
 from tests.unit.make import eventually
@@ -23,13 +23,14 @@ from tidemill.control.queues import change_queue
 from tidemill.executor.timing import Timing
 from tidemill.model import QueueOptions
 from tidemill.runner.worker_thread import WorkerThread
-from tidemill.store import claims, tasks
+from tidemill.store import tasks
 from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 pytestmark = pytest.mark.slow
 
 HOUR = timedelta(hours=1)
+INTERRUPTED = 11601
 
 
 class Waiting:
@@ -329,25 +330,25 @@ def test_of_functions_that_ran_too_long_nothing_is_kept_once_they_ended(bench: B
         worker.ended()
 
 
-def test_a_look_that_failed_slowly_is_soon_taken_again(
-    bench: Bench, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    time = Time(bench.clock)
-    claimer = a_claimer(tasks, monotonic=time)
+def test_a_look_that_failed_slowly_is_soon_taken_again(bench: Bench, tasks: Tasks) -> None:
+    time, is_away = Time(bench.clock), threading.Event()
 
-    def hang(_tasks: Tasks) -> list[Any]:
-        time.pass_(10)
-        raise UnavailableError("not in time")
+    def hang() -> None:
+        if is_away.is_set():
+            time.pass_(10)
 
-    with monkeypatch.context() as away:
-        away.setattr(claims, "list_queues", hang)
-        for _ in range(20):
-            assert claimer.claim(free=1, slots=1, now=bench.clock.now(), idle=True).tasks == ()
-            time.pass_(1)
-    add(tasks, [document(bench.clock.now())])
-    time.pass_(1)
+    with heard(bench.db, Beforehand("aggregate", hang, always=True)) as db:
+        claimer = a_claimer(open_tasks(db), monotonic=time)
+        is_away.set()
+        with failing(open_tasks(db), "aggregate", times=99, errorCode=INTERRUPTED):
+            for _ in range(20):
+                assert claimer.claim(free=1, slots=1, now=bench.clock.now(), idle=True).tasks == ()
+                time.pass_(1)
+        is_away.clear()
+        add(tasks, [document(bench.clock.now())])
+        time.pass_(1)
 
-    assert len(claimer.claim(free=1, slots=1, now=bench.clock.now(), idle=True).tasks) == 1
+        assert len(claimer.claim(free=1, slots=1, now=bench.clock.now(), idle=True).tasks) == 1
 
 
 def test_two_claims_of_a_task_that_wait_for_slots_do_not_run_at_the_same_time(bench: Bench, waiting: Waiting) -> None:
