@@ -20,11 +20,23 @@ AWAY: Final = UnavailableError("MongoDB did not answer in time (AutoReconnect)")
 STILL_AWAY: Final = UnavailableError("MongoDB was not reached (there is no primary now)")
 
 
+class Guarded(threading.Event):
+    """An event whose setting takes ``lock``, as it takes the lock that every event has of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def set(self) -> None:
+        with self.lock:
+            super().set()
+
+
 class Watched:
     """A worker with somebody who watches it, and what was heard on stderr."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.stop = threading.Event()
+        self.stop = Guarded()
         self.worker = Worker(self.stop)
         self.left: list[int] = []
         self.watch = Watch(self.worker, stop=self.stop, leave=self.left.append)
@@ -96,7 +108,7 @@ def test_who_stops_it_is_told_what_it_waits_for(watched: Watched, running: int, 
 
 
 def test_a_signal_is_heard_while_the_main_thread_holds_the_lock_of_stop(watched: Watched) -> None:
-    with watched.stop._cond:  # type: ignore[attr-defined]
+    with watched.stop.lock:
         os.kill(os.getpid(), signal.SIGTERM)
         # A handler that sets it would have locked this thread up for good.
         assert not watched.stop.is_set()

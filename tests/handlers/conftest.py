@@ -23,7 +23,6 @@ from tidemill.clock import ServerClock
 from tidemill.control import task_types
 from tidemill.executor.timing import TIMING
 from tidemill.registry import load
-from tidemill.runner.worker_thread import ABANDONED_THREADS
 from tidemill.store.mark import require_mark
 from tidemill.testing import FakeContext, Mongod
 
@@ -83,9 +82,6 @@ class Deployed:
             return client
 
         environment.setattr(pymongo, "MongoClient", observed)
-        environment.setattr(
-            ABANDONED_THREADS, "_threads", []
-        )  # of other tests, for which the handler would end this process
         environment.setattr(metrics, "stdout", lambda: self.stdout.write)
         for function in calls.FUNCTIONS:
             for handler in calls.app(function).logger.handlers:
@@ -111,7 +107,8 @@ class Deployed:
         if function in {"enqueue", "operate"} and self.request_budget_sec is not None:
             options["request_budget_sec"] = self.request_budget_sec
         if function == "execute":
-            options["timing"] = self.timing
+            # Functions of other tests may still run, for which the handler would end this process.
+            options = {"timing": self.timing, "on_recycle": lambda _: None} | options
         return calls.app(function).lambda_handler(event, context or FakeContext(), **options)
 
     def http(self, event: Any, context: Any = None) -> Answer:
