@@ -117,19 +117,19 @@ def _simplify(value: Any) -> Any:  # noqa: ANN401 - any part of a schema
     return {name: _simplify(part) for name, part in kept.items()}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Write the files that differ and print their names; with ``--check`` write none, and fail if a file differs."""
-    changed = stale()
+def main(arguments: Sequence[str], *, folder: Path = FOLDER) -> int:
+    """Write the files of *folder* that differ, and print their names. With ``--check`` only fail if any differs."""
+    changed = stale(folder)
     if "--check" in arguments:
         sys.stderr.writelines(f"events/schemas/{name} is not what the models say: make schemas\n" for name in changed)
         return 1 if changed else 0
-    FOLDER.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     wanted = {f"{name}.json": text(document) for name, document in documents().items()}
     for name in changed:
         if name in wanted:
-            (FOLDER / name).write_text(wanted[name], encoding="utf-8")
+            (folder / name).write_text(wanted[name], encoding="utf-8")
         else:
-            (FOLDER / name).unlink()
+            (folder / name).unlink()
         print(f"events/schemas/{name}")
     return 0
 

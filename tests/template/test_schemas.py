@@ -194,21 +194,19 @@ def test_the_files_are_what_the_models_say() -> None:
 
 
 def test_a_file_that_is_not_what_the_models_say_is_told_and_written_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(schemas, "FOLDER", tmp_path / "schemas")
-    monkeypatch.setattr(schemas.stale, "__defaults__", (tmp_path / "schemas",))
-
-    assert schemas.main([]) == 0
-    (tmp_path / "schemas" / "task.json").write_text("{}")
-    (tmp_path / "schemas" / "job.json").write_text("{}")
+    folder = tmp_path / "schemas"
+    assert schemas.main([], folder=folder) == 0
+    (folder / "task.json").write_text("{}")
+    (folder / "job.json").write_text("{}")
     capsys.readouterr()
 
-    assert schemas.main(["--check"]) == 1
+    assert schemas.main(["--check"], folder=folder) == 1
     told = capsys.readouterr().err.splitlines()
     assert [line.split()[0] for line in told] == ["events/schemas/job.json", "events/schemas/task.json"]
-    assert schemas.main([]) == 0
-    assert schemas.main(["--check"]) == 0
+    assert schemas.main([], folder=folder) == 0
+    assert schemas.main(["--check"], folder=folder) == 0
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
