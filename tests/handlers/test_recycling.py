@@ -24,10 +24,8 @@ import contextlib, io, logging, os, sys, threading, time
 from datetime import datetime
 from pymongo import MongoClient
 from tidemill import task
+from tidemill.bootstrap import deployment
 from tidemill.errors import UnavailableError
-from tidemill.executor.execution import Execution
-from tidemill.executor.settler import Settler
-from tidemill.store.settle import SettleResult
 
 started = threading.Event()
 print("half a line", end="", flush=True)
@@ -54,9 +52,9 @@ def stubborn(payload):
 
 
 def break_with(error):
-    def fails(self, *_, **__):
+    def fails():
         raise error
-    Execution._flush = fails
+    deployment().runtime.rng.random = fails  # drawn for each outcome
 
 
 @task("uses_up_threads")
@@ -92,10 +90,9 @@ def cuts_off(payload):
 
 @task("confirms_nothing")
 def confirms_nothing(payload):
-    def gives_up(self, *, now):
-        self.give_up()
-        return SettleResult()
-    Settler.flush = gives_up
+    away = {"failCommands": ["update"], "appName": "tidemill-execute", "errorCode": 11601}
+    with MongoClient(os.environ["MONGODB_URI"]) as client:
+        client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=away)
 
 
 @task("cuts_off_beside_another")
@@ -144,12 +141,15 @@ def logs_no_more(payload):
 """
 INVOKE = """
 import importlib.util, os, sys
+from dataclasses import replace
+from tidemill.executor.timing import TIMING
 from tidemill.testing import FakeContext
 spec = importlib.util.spec_from_file_location("app", sys.argv[1])
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 try:
-    report = module.lambda_handler({"concurrency": 2}, FakeContext(request_id="r-1"))
+    timing = replace(TIMING, final_flush_sec=0.5)
+    report = module.lambda_handler({"concurrency": 2}, FakeContext(request_id="r-1"), timing=timing)
 except BaseException as error:
     os.write(2, type(error).__name__.encode())
     os._exit(3)
@@ -264,9 +264,12 @@ def test_but_not_while_functions_still_run_that_others_are_about_to_run_again(co
 
 
 def test_what_mongodb_did_not_confirm_is_an_error_though_the_process_ends_for_another_reason(
-    container: Container,
+    container: Container, db: Database[Any]
 ) -> None:
-    ended = container.invoke("stubborn", "confirms_nothing", timeout_sec=1.0)
+    try:
+        ended = container.invoke("stubborn", "confirms_nothing", timeout_sec=1.0)
+    finally:
+        db.client.admin.command("configureFailPoint", "failCommand", mode="off")
 
     assert ended.returncode == ENDED, ended.stderr
     *_, executed, recycled = lines(ended)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
+import subprocess
+import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from threading import Barrier, Event
+from threading import Event
 from typing import cast
 
 import pytest
@@ -19,7 +21,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tasks import _exchange
 from tasks._egress import Egress
 from tasks._exchange import default_tls
 from tasks.deliver_webhook import Sender, Webhook, deliver
@@ -158,24 +159,41 @@ def test_a_handshake_that_never_ends_does_not_outlast_the_timeout(talk: Talk) ->
     assert time.monotonic() - started < 2
 
 
-def test_the_certificates_are_loaded_once_however_many_slots_ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    loads: list[int] = []
-    all_are_here = Barrier(4)
+ASK_AT_ONCE = """
+import ssl, time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
-    def load() -> ssl.SSLContext:
-        loads.append(1)
-        Event().wait(0.2)  # long enough for the others to come in, if they can
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+loads = []
 
-    def ask(_: int) -> ssl.SSLContext:
-        all_are_here.wait(timeout=10)
-        return default_tls()
+def load():
+    loads.append(1)
+    time.sleep(0.2)  # long enough for the others to come in, if they can
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
-    monkeypatch.setattr(_exchange, "create_default_context", load)
-    _exchange._load_tls.cache_clear()
-    with ThreadPoolExecutor(4) as pool:
-        contexts = list(pool.map(ask, range(4)))
-    _exchange._load_tls.cache_clear()
+ssl.create_default_context = load  # before it is imported
+from tasks._exchange import default_tls
 
-    assert len(loads) == 1
-    assert len(set(map(id, contexts))) == 1
+all_are_here = Barrier(4)
+
+def ask(_):
+    all_are_here.wait(timeout=10)
+    return default_tls()
+
+with ThreadPoolExecutor(4) as pool:
+    contexts = list(pool.map(ask, range(4)))
+print(len(loads), len(set(map(id, contexts))))
+"""
+
+
+def test_the_certificates_are_loaded_once_however_many_slots_ask_at_once() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ASK_AT_ONCE],
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert ended.stdout == "1 1\n"
