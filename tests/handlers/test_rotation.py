@@ -304,6 +304,7 @@ def test_the_process_pool_of_isolated_tasks_goes_with_the_client(bare: Deployed,
 def test_no_operation_is_carried_out_twice_for_a_rotation(bare: Deployed, account: Account) -> None:
     answered(bare, "operate")
     clock = break_clock("operate", CredentialsError())
+    account.rotate("new")
     account.tell("new")
 
     assert answered(bare, "operate") == "misconfigured"
