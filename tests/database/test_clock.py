@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -281,16 +280,39 @@ def test_the_time_of_a_real_server(db: Database[Any]) -> None:
     assert told <= clock.now()
 
 
+class Elected:
+    """A real database, whose client knows of another primary once ``is_over`` is set."""
+
+    def __init__(self, db: Database[Any]) -> None:
+        self.client = self.admin = self
+        self.is_over = False
+        self._client = db.client
+
+    @property
+    def primary(self) -> tuple[str, int] | None:
+        return ("elsewhere", 1) if self.is_over else self._client.primary
+
+    @property
+    def topology_description(self) -> object:
+        return self.is_over or self._client.topology_description
+
+    def with_options(self, **_: object) -> Elected:
+        return self
+
+    def command(self, name: str, *, session: Any = None) -> dict[str, Any]:
+        return self._client.admin.command(name, session=session)
+
+
 def test_a_real_server_is_asked_again_once_its_primary_is_another(db: Database[Any]) -> None:
-    seconds = [0.0]
-    clock = ServerClock(db, wall=lambda: T0.timestamp() + seconds[0], monotonic=lambda: 5000 + seconds[0])
+    seconds, elected = [0.0], Elected(db)
+    clock = ServerClock(
+        cast("Database[Any]", elected), wall=lambda: T0.timestamp() + seconds[0], monotonic=lambda: 5000 + seconds[0]
+    )
     first = clock.now()
     seconds[0] = 30.0
     assert clock.now() == first + 30 * SECOND
 
-    assert clock._sample is not None
-    clock._sample = replace(clock._sample, primary=("elsewhere", 1))
-    clock._topology = None
+    elected.is_over = True
 
     assert clock.now() < first + 20 * SECOND
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from tests.public_api.mongod.mongods import (
     not_released,
     taken_port,
 )
-from tidemill.testing import Mongod, MongodNotFoundError, MongodStartError, _mongod_guard, mongod
+from tidemill.testing import Mongod, MongodNotFoundError, MongodStartError, mongod
 from tidemill.testing._mongod_guard import (
     PORTS_TO_TRY,
     Guard,
@@ -149,13 +150,17 @@ def test_a_guard_that_breaks_is_quoted(tmp_path: Path) -> None:
 
 
 def test_a_guard_that_cannot_be_started_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = set(_mongod_guard._guards)
+    def count_guards() -> int:
+        gc.collect()
+        return sum(type(kept) is Guard for kept in gc.get_objects())
+
+    before = count_guards()
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
 
     with pytest.raises(FileNotFoundError):
         Guard(str(tmp_path), ["mongod"])
 
-    assert before == _mongod_guard._guards
+    assert count_guards() == before
 
 
 def test_the_quoted_end_of_a_log_leaves_out_what_is_merely_information() -> None:
