@@ -17,7 +17,7 @@ from tidemill.bootstrap import Deployment
 def breaks(*_):
     raise ValueError("S3" + "cr3t")
 
-Deployment.queue = Deployment.create_missing_indexes = Deployment.archive_context = property(breaks)
+Deployment.enqueue_service = Deployment.create_missing_indexes = Deployment.archive_context = property(breaks)
 """
 
 
