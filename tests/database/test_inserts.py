@@ -182,3 +182,12 @@ def test_what_a_transaction_of_its_own_refuses_leaves_nothing_whatever_session_w
         Queue(db).enqueue_many(({"name": "noop", "payload": {"n": n}} for n in range(3)), session=session)
 
     assert db.tasks.count_documents({}) == 0
+
+
+def test_in_order_what_an_earlier_try_has_inserted_counts_and_the_rest_follows(tasks: Tasks, now: datetime) -> None:
+    documents = [document(now) for _ in range(5)]
+    add(tasks, [*documents[:2], document(now)])
+
+    assert writes.insert_in_order(tasks, documents) == 5
+    assert tasks.count_documents({"_id": {"$in": [wanted["_id"] for wanted in documents]}}) == 5
+    assert tasks.count_documents({}) == 6
