@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests import waiting
 from tests.builders import document
 from tests.fixtures import T0
+from tidemill import TaskContext
 from tidemill.documents import read_task
 from tidemill.model import JITTERS, MAX_BACKOFF_SEC, MAX_FACTOR, STRATEGIES, Backoff, Task
-from tidemill.registry import TaskContext
 from tidemill.runner.thread_pool import ThreadPool
 
 eventually = waiting.eventually

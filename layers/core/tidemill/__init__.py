@@ -22,8 +22,9 @@ from tidemill.errors import (
 from tidemill.explain.text import Explanation
 from tidemill.model import Attempt, Backoff, Malformed, RetryPolicy, Task
 from tidemill.policy.retry import PRESETS
-from tidemill.registry import TaskContext, task
+from tidemill.registry import task
 from tidemill.requests.tasks import NewTask
+from tidemill.task_functions import TaskContext
 
 __all__ = [
     "PRESETS",

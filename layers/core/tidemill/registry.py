@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
-import inspect
 import pkgutil
 import re
-import time
 import traceback
-import typing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from operator import attrgetter
-from threading import Event
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ValidationError
-
 from tidemill import model
 from tidemill.errors import Fail, RegistrationError, Retry, Snooze, TidemillError
-from tidemill.model import RetryPolicy, TaskId
+from tidemill.model import RetryPolicy
 from tidemill.policy.failures import COMMON, Kind, Rules, classify, describe_without_message
 from tidemill.policy.retry import PRESET_EXPECTED, PRESETS
 from tidemill.requests.tasks import MAX_TIMEOUT_SEC, NAME_PATTERN
-from tidemill.requests.validation import problems
+from tidemill.task_functions import Signature, TaskContext, describe_place, find_routine, read_signature
 
 _MIN_TIMEOUT_SEC: Final = 0.1
 """Shortest timeout, as in the request for a task."""
@@ -34,31 +27,6 @@ _MIN_TIMEOUT_SEC: Final = 0.1
 _NO_SUCH_ARGUMENT: Final = r"[\w.]+\(\) got an unexpected keyword argument '\w+'"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskContext:
-    """Context of a running task function.
-
-    ``attempt`` is 1 for the first run. ``deadline`` is a reading of ``time.monotonic``. ``correlation_id`` and
-    ``traceparent`` (W3C Trace Context) come from the request that enqueued the task; pass them on.
-    """
-
-    task_id: TaskId
-    attempt: int
-    is_last_attempt: bool
-    deadline: float
-    correlation_id: str | None = None
-    traceparent: str | None = None
-    _cancelled: Event = field(default_factory=Event, repr=False)
-
-    def remaining(self) -> timedelta:
-        """Return the time until this attempt times out; never negative."""
-        return timedelta(seconds=max(self.deadline - time.monotonic(), 0.0))
-
-    def cancelled(self) -> bool:
-        """Return True if a cancellation of this task was requested. The executor checks once a second."""
-        return self._cancelled.is_set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +40,7 @@ class TaskType:
     rules: Rules = COMMON
     http: bool = False
     isolate: bool = False
-    payload_model: type[BaseModel] | None = None
-    takes_context: bool = True
+    signature: Signature = field(default_factory=Signature)
 
     def call(self, payload: dict[str, Any], ctx: TaskContext) -> Any:  # noqa: ANN401 - the function decides
         """Call the function and return its result; the result of an ``async def`` has to be awaited.
@@ -81,10 +48,9 @@ class TaskType:
         Raises:
             Fail: The payload does not fit its model; the message repeats no value of it.
         """
-        argument: Any = payload
-        if self.payload_model is not None:
-            argument = _validate_payload(self.payload_model, payload)
-        return self.function(argument, ctx) if self.takes_context else self.function(argument)
+        payload_type = self.signature.payload_type
+        argument = payload if payload_type is None else payload_type.validate(payload)
+        return self.function(argument, ctx) if self.signature.takes_context else self.function(argument)
 
 
 class Registry:
@@ -128,7 +94,6 @@ class Registry:
         _require_name(name)
 
         def register(function: _F) -> _F:
-            parameters = _find_parameters(function, name)
             self._add(
                 TaskType(
                     name=name,
@@ -138,8 +103,7 @@ class Registry:
                     rules=_make_rules(fail_on, retry_on, name),
                     http=_require_bool(http, "http", name),
                     isolate=_require_bool(isolate, "isolate", name),
-                    payload_model=_find_payload_model(function, parameters[0].name),
-                    takes_context=len(parameters) > 1,
+                    signature=read_signature(function, name),
                 )
             )
             return function
@@ -161,7 +125,7 @@ class Registry:
         if old is not None and not _is_same_function(old.function, new.function):
             raise RegistrationError(
                 f"two functions are registered as {new.name!r}: "
-                f"{_describe_place(old.function)} and {_describe_place(new.function)}; rename one"
+                f"{describe_place(old.function)} and {describe_place(new.function)}; rename one"
             )
         self._types[new.name] = new
 
@@ -228,14 +192,6 @@ def _is_about_an_argument(error: BaseException) -> bool:
     return type(error) is ValueError and frame.f_globals.get("__name__") == model.__name__
 
 
-def _validate_payload(model: type[BaseModel], payload: dict[str, Any]) -> BaseModel:
-    try:
-        return model.model_validate(payload)
-    except ValidationError as error:
-        found = "; ".join(f"{problem.field}: {problem.message}" for problem in problems(error, below="payload"))
-        raise Fail(f"the payload does not fit {model.__name__}: {found}", code="ValidationError") from None
-
-
 def _require_name(name: object) -> None:
     """Refuse an invalid name of a task; a function as the name means that the decorator lacks its brackets."""
     if callable(name):
@@ -283,53 +239,11 @@ def _make_rules(fail_on: Kind | Iterable[Kind], retry_on: Kind | Iterable[Kind],
     return Rules(fail_on=failing, retry_on=retrying)
 
 
-def _find_parameters(function: object, name: str) -> list[inspect.Parameter]:
-    """Return the parameters for the payload and, if there is a second one, for the context."""
-    routine = _find_routine(function)
-    if inspect.isgeneratorfunction(routine) or inspect.isasyncgenfunction(routine):
-        raise RegistrationError(
-            f"the task function {name!r} yields, so that calling it does nothing: use a def or async def that returns"
-        )
-    parameters = list(inspect.signature(function).parameters.values()) if callable(function) else []
-    usable = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if not usable or any(p not in usable[:2] for p in needed):
-        raise RegistrationError(
-            f"the task function {name!r} must be callable as function(payload) or function(payload, ctx)"
-        )
-    return usable[:2]
-
-
-def _find_payload_model(function: Callable[..., Any], parameter: str) -> type[BaseModel] | None:
-    """Return the Pydantic model in the annotation of *parameter*, or ``None`` if the annotation is no model."""
-    try:
-        annotation = typing.get_type_hints(_find_routine(function)).get(parameter)
-    except Exception as error:  # resolving an annotation runs its code, which may raise anything
-        raise RegistrationError(f"an annotation of {_describe_place(function)} cannot be resolved: {error}") from error
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
-
-
-def _describe_place(function: Callable[..., Any]) -> str:
-    """Return the module, name and line of *function*, for messages."""
-    routine: Any = _find_routine(function)
-    code = getattr(inspect.unwrap(routine), "__code__", None)
-    name = getattr(routine, "__qualname__", type(routine).__qualname__)
-    return f"{routine.__module__}.{name}" + (f" (line {code.co_firstlineno})" if code else "")
-
-
 def _is_same_function(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
     """Return True if *old* and *new* are one function; its module may have been imported twice."""
     # Several partials and objects may share one place in the source, so only plain routines are compared by place.
-    are_routines = _find_routine(old) is old and _find_routine(new) is new
-    return old is new or (are_routines and _describe_place(old) == _describe_place(new))
-
-
-def _find_routine(function: object) -> object:
-    """Return the routine that runs when *function* is called: a partial's function, or an object's ``__call__``."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    is_itself = inspect.isroutine(function) or inspect.isclass(function)
-    return function if is_itself else inspect.getattr_static(type(function), "__call__", function)
+    are_routines = find_routine(old) is old and find_routine(new) is new
+    return old is new or (are_routines and describe_place(old) == describe_place(new))
 
 
 def _require_kinds(given: Kind | Iterable[Kind], where: str) -> frozenset[Kind]:

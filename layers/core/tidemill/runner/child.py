@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Final, NoReturn
 
-from tidemill.registry import Registry, TaskContext, TaskType
+from tidemill.registry import Registry, TaskType
 from tidemill.runner import linux
 from tidemill.runner.call import Coroutines, run_function
 from tidemill.runner.linux import kill_with_group
@@ -28,6 +28,7 @@ from tidemill.runner.process_protocol import (
     encode_answer,
     send_message,
 )
+from tidemill.task_functions import TaskContext
 
 EXIT_CODE_BROKEN: Final = 70
 """Exit code of a child that failed before the function was called, or outside it."""

@@ -17,11 +17,12 @@ from typing import Final
 
 from tidemill.errors import IsolationError
 from tidemill.model import Task, TaskId
-from tidemill.registry import TaskContext, TaskType
+from tidemill.registry import TaskType
 from tidemill.runner.call import Coroutines, run_function
 from tidemill.runner.process_protocol import IsolatedRunner, RunSpec
 from tidemill.runner.results import NotStarted, RunResult
 from tidemill.runner.worker_thread import ABANDONED_THREADS, FinishedRun, RunningTask, WorkerThread
+from tidemill.task_functions import TaskContext
 
 CANCEL_GRACE_SEC: Final = 1.0
 """Time that a cancelled coroutine has for its clean-up before it is interrupted."""

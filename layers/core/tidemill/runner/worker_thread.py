@@ -14,9 +14,9 @@ from typing import Final, TypeAlias
 
 from tidemill.errors import TaskTimeoutError
 from tidemill.model import Task, TaskId
-from tidemill.registry import TaskContext
 from tidemill.runner.call import Coroutines
 from tidemill.runner.results import RunResult
+from tidemill.task_functions import TaskContext
 
 MAX_ISOLATION_OVERHEAD: Final = timedelta(seconds=8)
 """Time that an isolated function may take beyond its timeout, which its process keeps.

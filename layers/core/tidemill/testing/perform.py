@@ -26,10 +26,11 @@ from tidemill.errors import Problem, TaskTimeoutError, UnknownTaskError
 from tidemill.model import TaskId
 from tidemill.policy.failures import describe, find_snooze_request, truncate_text
 from tidemill.policy.retry import DEFAULT
-from tidemill.registry import REGISTRY, Registry, TaskContext, TaskType
+from tidemill.registry import REGISTRY, Registry, TaskType
 from tidemill.requests.tasks import new_task
 from tidemill.runner.call import run_to_end
 from tidemill.settings import Settings
+from tidemill.task_functions import Signature, TaskContext
 from tidemill.testing.faults import ExecutorDied
 
 DEFAULT_TIMEOUT: Final = Settings().task_timeout
@@ -269,7 +270,7 @@ class WatchedRegistry(Registry):
         """Return the type registered as *name*, with a function that records its runs."""
         task_type = self._registry.get(name)
         if task_type is not None:
-            return replace(task_type, function=partial(self._call, task_type), payload_model=None, takes_context=True)
+            return replace(task_type, function=partial(self._call, task_type), signature=Signature())
         if name not in self.unregistered:
             self.unregistered.append(name)
         return None

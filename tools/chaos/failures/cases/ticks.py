@@ -12,7 +12,7 @@ from typing import Any, Final
 from tests.builders import MINUTE, add, document
 from tests.buried import failed, letter
 from tests.keepers import lost
-from tidemill import Fail, Retry, Snooze
+from tidemill import Fail, Retry, Snooze, TaskContext
 from tidemill.control.fleet import ExecutorSlots
 from tidemill.control.queues import OptionsReader
 from tidemill.dead_letters.archive import ArchiveContext, ArchiveError, archive
@@ -22,7 +22,7 @@ from tidemill.executor.invocation import run_invocation
 from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.policy.retry import DEFAULT, resolve_policy
 from tidemill.reclaim import ReclaimContext, reclaim
-from tidemill.registry import Registry, TaskContext
+from tidemill.registry import Registry
 from tidemill.settings import Settings
 from tidemill.store.connection import open_tasks
 from tools.chaos.failures.cases.case import Case, Effect, share
