@@ -66,7 +66,6 @@ ODD: dict[str, Any] = {
     "nan": math.nan,
     "too long": "x" * (MAX_RESULT_BYTES + 1),
     "int key": {1: "x"},
-    "generator": (n for n in "abc"),
     "unprintable": Unprintable(),
     "lying": Lying(),
     "class": Lying,

@@ -8,10 +8,13 @@ import json
 import math
 import re
 import time
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 import bson
 import pydantic
@@ -23,9 +26,10 @@ from tidemill import InvalidRequestError
 from tidemill.requests.tasks import new_task
 from tidemill.requests.validation import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, find_storage_problem
 
-STORABLE = "must contain only what MongoDB can store, under keys that are text without NUL"
-NOT_FINITE = "must not contain NaN or Infinity"
-TOO_LONG = "must not contain a whole number beyond 64 bits"
+STORABLE = "must contain only what MongoDB can store"
+NOT_FINITE = "must not be NaN or Infinity"
+TOO_LONG = "must not be a whole number beyond 64 bits"
+ODD_KEY = "a key must not contain NUL or half a surrogate pair"
 TOO_DEEP = f"must not nest deeper than {MAX_PAYLOAD_DEPTH} levels"
 HALF_A_PAIR = "must not contain half a surrogate pair"
 NAN = math.nan
@@ -37,6 +41,11 @@ class Colour(enum.Enum):
 
 class Model(pydantic.BaseModel):
     a: int = 1
+
+
+@dataclass
+class Point:
+    x: int
 
 
 class Number(int):
@@ -80,24 +89,46 @@ def test_what_mongodb_can_store_may_be_there(value: object) -> None:  # F38, F39
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (2**63, TOO_LONG), (-(2**63) - 1, TOO_LONG), ([{"n": 10**5000}], TOO_LONG), (Number(2**70), TOO_LONG),
-        (NAN, NOT_FINITE), ([1, [NAN]], NOT_FINITE), ((1, (math.inf,)), NOT_FINITE), ({"x": -math.inf}, NOT_FINITE),
-        ([[], {"a": [{}, [NAN]]}], NOT_FINITE),
-        (collections.ChainMap({"a": NAN}), NOT_FINITE), (MappingProxyType({"a": [NAN]}), NOT_FINITE),
-        (collections.UserDict(a=NAN), NOT_FINITE), (RawBSONDocument(bson.encode({"a": NAN})), NOT_FINITE),
-        ("cut \ud83c", HALF_A_PAIR), ({"\ud83c": 1}, HALF_A_PAIR),
-        ({"a\x00b": 1}, STORABLE), ({1: 2}, STORABLE), ({None: 1}, STORABLE), ({b"a": 1}, STORABLE),
-        ({1, 2}, STORABLE), (object(), STORABLE), (Decimal("1.1"), STORABLE), (date(2026, 7, 1), STORABLE),
-        (1j, STORABLE), (range(3), STORABLE), (Colour.RED, STORABLE), (Model(), STORABLE), (int, STORABLE),
-        (bytearray(b"x"), STORABLE), (memoryview(b"x"), STORABLE), (ValueError("x"), STORABLE), (..., STORABLE),
-        (re.compile(b"\xff"), STORABLE), (Regex("a\x00b"), STORABLE),
-        (RawBSONDocument(bson.encode({"a": "?"}).replace(b"?", b"\xff")), STORABLE), (Code("x", itself()), STORABLE),
+        (2**63, f"a: {TOO_LONG}"), (-(2**63) - 1, f"a: {TOO_LONG}"), ([{"n": 10**5000}], f"a.0.n: {TOO_LONG}"),
+        (Number(2**70), f"a: {TOO_LONG}"),
+        (NAN, f"a: {NOT_FINITE}"), ([1, [NAN]], f"a.1.0: {NOT_FINITE}"), ((1, (math.inf,)), f"a.1.0: {NOT_FINITE}"),
+        ({"x": -math.inf}, f"a.x: {NOT_FINITE}"), ([[], {"a": [{}, [NAN]]}], f"a.1.a.1.0: {NOT_FINITE}"),
+        (collections.ChainMap({"a": NAN}), f"a.a: {NOT_FINITE}"),
+        (MappingProxyType({"a": [NAN]}), f"a.a.0: {NOT_FINITE}"), (collections.UserDict(a=NAN), f"a.a: {NOT_FINITE}"),
+        (RawBSONDocument(bson.encode({"a": NAN})), f"a.a: {NOT_FINITE}"),
+        ("cut \ud83c", f"a: {HALF_A_PAIR}"), ({"\ud83c": 1}, f"a: {ODD_KEY}"), ({"a\x00b": 1}, f"a: {ODD_KEY}"),
+        ({1: 2}, "a: a key must be text, not an int"), ([{None: 1}], "a.0: a key must be text, not a NoneType"),
+        ({b"a": 1}, "a: a key must be text, not a bytes"),
+        ([{1, 2}], "a.0: a set cannot be stored; pass list(value)"), (object(), "a: an object cannot be stored"),
+        ({"lines": [{"price": Decimal("1.1")}]}, "a.lines.0.price: a Decimal cannot be stored; pass str(value)"),
+        (date(2026, 7, 1), "a: a date cannot be stored; pass value.isoformat(), or a datetime"),
+        (UUID(int=1), "a: a UUID cannot be stored; pass str(value)"),
+        (PurePath("x"), "a: a PurePosixPath cannot be stored; pass str(value)"),
+        (1j, "a: a complex cannot be stored"), (range(3), "a: a range cannot be stored; pass list(value)"),
+        (Colour.RED, "a: a Colour cannot be stored; pass value.value"),
+        (Model(), 'a: a Model cannot be stored; pass value.model_dump(mode="json")'),
+        (Point(1), "a: a Point cannot be stored; pass dataclasses.asdict(value)"), (int, "a: a type cannot be stored"),
+        (bytearray(b"x"), "a: a bytearray cannot be stored; pass bytes(value)"),
+        (memoryview(b"x"), "a: a memoryview cannot be stored; pass bytes(value)"),
+        (ValueError("x"), "a: a ValueError cannot be stored"), (..., "a: an ellipsis cannot be stored"),
+        (re.compile(b"\xff"), "a: a Pattern cannot be stored"), (Regex("a\x00b"), "a: a Regex cannot be stored"),
+        (Code("x", itself()), "a: a Code cannot be stored"),
+        (RawBSONDocument(bson.encode({"a": "?"}).replace(b"?", b"\xff")), STORABLE),
         (itself(), TOO_DEEP), (nested(MAX_PAYLOAD_DEPTH), TOO_DEEP), (nested(100_000), TOO_DEEP),
         ("x" * MAX_PAYLOAD_BYTES, "must not be larger than 256 KiB"),
     ],
 )  # fmt: skip
-def test_what_it_cannot_store_or_json_cannot_tell_is_named(value: object, expected: str) -> None:  # F39 to F43, F49
+def test_what_it_cannot_store_or_json_cannot_tell_is_named(  # F39 to F43, F49, N04, N34
+    value: object, expected: str
+) -> None:
     assert problem(value) == expected
+
+
+def test_what_cannot_be_stored_is_found_in_a_list_that_holds_itself() -> None:
+    value: list[Any] = [NAN]
+    value.append(value)
+
+    assert problem(value) == f"a.0: {NOT_FINITE}"
 
 
 def test_nesting_is_counted_in_every_kind_of_mapping() -> None:
@@ -149,5 +180,29 @@ def test_a_payload_is_kept_as_it_is() -> None:  # F44
 
 
 def test_a_payload_that_cannot_be_stored_is_refused_in_words() -> None:
-    with pytest.raises(InvalidRequestError, match=f"^payload: {NOT_FINITE}$"):
+    with pytest.raises(InvalidRequestError, match=rf"^payload\.a\.0\.b: {NOT_FINITE}$"):
         new_task(name="noop", payload={"a": [{"b": NAN}]})
+
+
+@pytest.mark.parametrize(
+    ("payload", "named"),
+    [(Model(), 'a Model; pass value.model_dump(mode="json")'), (Point(1), "a Point; pass dataclasses.asdict(value)")],
+)
+def test_a_model_as_the_payload_is_named_with_what_to_pass(payload: object, named: str) -> None:  # N03
+    with pytest.raises(InvalidRequestError) as caught:
+        new_task(name="noop", payload=payload)
+    assert str(caught.value) == f"payload: Input should be a valid dictionary, not {named}"
+
+
+def test_a_function_as_the_name_is_told_to_pass_its_name() -> None:  # N17
+    with pytest.raises(InvalidRequestError) as caught:
+        new_task(name=problem, payload={})
+    expected = "name: Input should be a valid string, not a function; pass the name it is registered as"
+    assert str(caught.value) == expected
+
+
+def test_the_path_of_a_deep_element_is_cut_like_any_field() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        new_task(name="noop", payload={"x" * 5000: Decimal(1)})
+    [found] = caught.value.problems
+    assert (len(found.field), found.message) == (100, "a Decimal cannot be stored; pass str(value)")

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import functools
 import json
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -15,9 +20,11 @@ from bson import json_util
 from bson.raw_bson import RawBSONDocument
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, RootModel
 
-from tidemill.requests.tasks import NewTask
-from tidemill.runner.call import MAX_RESULT_BYTES, make_storable
+from tidemill import Fail, Retry, Snooze
+from tidemill.runner.call import MAX_RESULT_BYTES, run_function
+from tidemill.runner.results import Raised, Returned
 
 
 def breaks(*_: Any) -> Any:
@@ -64,8 +71,40 @@ def bomb() -> list[Any]:
     return value
 
 
+def make_storable(value: object) -> Any:
+    concluded = run_function(lambda: value)
+    assert isinstance(concluded, Returned)
+    return concluded.result
+
+
+def refusal(value: object) -> tuple[str, bool]:
+    concluded = run_function(lambda: value)
+    assert isinstance(concluded, Raised)
+    assert concluded.failure.code == "not_run"
+    return concluded.failure.message, concluded.failure.retryable
+
+
 def generator() -> Iterator[int]:
     yield 1
+
+
+async def async_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+async def coroutine() -> int:
+    return 1
+
+
+@dataclass
+class Order:
+    number: int
+    at: datetime
+
+
+class Receipt(BaseModel):
+    amount: Decimal
+    order: Order
 
 
 UNSTORABLE: dict[str, Callable[[], Any]] = {  # F49
@@ -76,16 +115,13 @@ UNSTORABLE: dict[str, Callable[[], Any]] = {  # F49
     "int": lambda: 2**70,
     "dict": lambda: {1: "int key"},
     "float": lambda: float("nan"),
-    "generator": generator,
     "str": lambda: "x" * 20_000_000,
     "list": itself,
-    "NewTask": lambda: NewTask(name="noop", payload={}),
     "Hostile": Hostile,
     "Nameless": Nameless,
     "HostileDict": lambda: HostileDict(a=1),
     "RawBSONDocument": lambda: RawBSONDocument(bson.encode({"a": "?"}).replace(b"?", b"\xff")),
     "ChainMap": lambda: collections.ChainMap({"a": float("nan")}),
-    "ValueError": lambda: ValueError("x"),
 }
 
 
@@ -158,3 +194,90 @@ RESULTS = st.recursive(
 @given(RESULTS)
 def test_whatever_comes_back_it_can_be_stored_and_told(result: object) -> None:
     told(make_storable(result))
+
+
+GENERATOR = "the task function returned a generator, whose body has not run: a task function must not yield"
+CONTEXT_MANAGER = "the task function returned a context manager, whose body has not run: use it in a with"
+FUNCTION = "the task function returned a function and did not call it: a decorator may lack its brackets"
+AT = datetime(2026, 7, 1, tzinfo=UTC)
+ORDER = {"number": 7, "at": "2026-07-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("result", "kept"),
+    [
+        (Order(7, AT), ORDER),
+        (Receipt(amount=Decimal("1.10"), order=Order(7, AT)), {"amount": "1.10", "order": ORDER}),
+        ([Order(7, AT), {"a": Order(7, AT)}], [ORDER, {"a": ORDER}]),
+        (RootModel[list[int]]([1]), [1]),
+    ],
+)
+def test_a_model_or_a_dataclass_is_stored_as_its_json(result: object, kept: object) -> None:  # N31
+    assert make_storable(result) == kept
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (Decimal("1.1"), "result: a Decimal cannot be stored; pass str(value)"),
+        ({"ids": [1, uuid.UUID(int=1)]}, "result.ids.1: a UUID cannot be stored; pass str(value)"),
+        ({"order": Order(7, AT), "at": AT.date()}, "result.at: a date cannot be stored"),
+        ({"seen": {1}}, "result.seen: a set cannot be stored; pass list(value)"),
+        ({"a": {1: 2}}, "result.a: a key must be text, not an int"),
+    ],
+)
+def test_the_reason_names_the_path_and_the_type(result: object, reason: str) -> None:  # N31
+    assert make_storable(result)["reason"].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("returned", "reason"),
+    [
+        (lambda: Retry("x"), "the task function returned Retry instead of raising it: write raise"),
+        (lambda: Snooze(timedelta(1)), "the task function returned Snooze instead of raising it: write raise"),
+        (lambda: Fail, "the task function returned an exception class instead of raising it: write raise"),
+        (lambda: ValueError("x"), "the task function returned ValueError instead of raising it: write raise"),
+        (generator, GENERATOR),
+        (async_generator, GENERATOR),
+        (
+            contextlib.contextmanager(generator),
+            CONTEXT_MANAGER,
+        ),
+        (
+            contextlib.asynccontextmanager(async_generator),
+            CONTEXT_MANAGER,
+        ),
+        (
+            lambda: map(str, [1]),
+            "the task function returned a map, which has called nothing yet: return list(map(...))",
+        ),
+        (
+            lambda: coroutine,
+            FUNCTION,
+        ),
+        (
+            lambda: functools.partial(coroutine),
+            FUNCTION,
+        ),
+        (Future, "the task function returned a Future and did not wait for it: return its result()"),
+    ],
+)  # fmt: skip
+def test_a_function_whose_body_has_not_run_has_failed(  # N20, N21
+    returned: Callable[[], object], reason: str
+) -> None:
+    assert refusal(returned()) == (reason, False)
+
+
+@pytest.mark.parametrize("collect", [lambda value: [value], lambda value: (1, value), lambda value: {"a": value}])
+def test_coroutines_that_are_only_made_have_not_run(collect: Callable[[object], object]) -> None:  # N20
+    made = coroutine()
+    try:
+        message, _ = refusal(collect(made))
+    finally:
+        made.close()
+
+    assert message == "the task function returned coroutines that were not awaited: await asyncio.gather(*coroutines)"
+
+
+def test_exceptions_that_were_gathered_are_a_result() -> None:
+    assert make_storable([1, ValueError("x")])["not_stored"] == "list"

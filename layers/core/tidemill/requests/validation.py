@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from functools import partial
 from itertools import islice
-from types import NoneType
+from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType, MethodType, NoneType
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 import bson
 from bson.errors import BSONError
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 
 from tidemill.errors import InvalidRequestError, Problem
-from tidemill.policy.failures import truncate_text
+from tidemill.policy.failures import truncate_text, type_name
 from tidemill.text import did_you_mean
 
 MAX_PROBLEMS: Final = 20
@@ -64,14 +72,14 @@ def problems(error: ValidationError, *, below: str = "", names: Collection[str] 
 
     *below* is the field of errors without a field. The problem of an unknown field suggests the closest of *names*.
     """
-    found = error.errors(include_url=False, include_context=False, include_input=False)
+    found = error.errors(include_url=False)
     return list_problems(found, below=below, names=names)
 
 
 def list_problems(found: Sequence[Any], *, below: str = "", names: Collection[str] = ()) -> list[Problem]:
     """Return errors as `problems` does; each has ``loc``, ``msg`` and ``type`` as Pydantic lists them."""
     first = [
-        Problem(_join_path(error["loc"]) or below or "task", _write_message(error, names))
+        Problem(_join_path((*error["loc"], *_find_path(error))) or below or "task", _write_message(error, names))
         for error in found[:MAX_PROBLEMS]
     ]
     left = len(found) - len(first)
@@ -87,6 +95,12 @@ def limit_problems(problems: Iterable[Problem], *, path: str = "") -> list[Probl
     return [*first[:MAX_PROBLEMS], *[Problem(f"{path}task", "and more problems")][: len(first) > MAX_PROBLEMS]]
 
 
+def _find_path(error: Any) -> tuple[int | str, ...]:  # noqa: ANN401 - Pydantic's TypedDict, or a plain dict
+    """Return the path of an unfit element in the field of *error*."""
+    cause = error.get("ctx", {}).get("error")
+    return cause.path if isinstance(cause, UnfitError) else ()
+
+
 def _join_path(location: tuple[int | str, ...]) -> str:
     path = truncate_text(".".join(map(str, location)), MAX_FIELD_CHARS)
     return "".join(char if char.isprintable() else "?" for char in path)
@@ -100,6 +114,11 @@ def _write_message(error: Any, names: Collection[str]) -> str:  # noqa: ANN401 -
             return f"there is no such field{did_you_mean(str(error['loc'][-1]), names)}"
         case "missing":
             return "is missing"
+        case "dict_type" | "string_type" if not isinstance(error.get("input"), JSON_TYPES):
+            value = error["input"]
+            return f"{error['msg']}, not {_add_article(type_name(value))}{_hint_at_conversion(value)}"
+        case "value_error" if isinstance(cause := error.get("ctx", {}).get("error"), UnfitError):
+            return cause.reason
     return str(error["msg"]).removeprefix("Value error, ")
 
 
@@ -107,6 +126,18 @@ MAX_PAYLOAD_BYTES: Final = 256 * 1024
 MAX_PAYLOAD_DEPTH: Final = 64
 MIN_ELEMENT_BYTES: Final = 2
 """Smallest element of BSON: its type, and the NUL behind an empty name."""
+
+JSON_TYPES: Final = (str, int, float, bool, NoneType, list, dict)
+_INSTEAD: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
+    (BaseModel, 'value.model_dump(mode="json")'),
+    (Enum, "value.value"),
+    (date, "value.isoformat(), or a datetime"),
+    ((Decimal, UUID, PurePath), "str(value)"),
+    ((set, frozenset, range), "list(value)"),
+    ((bytearray, memoryview), "bytes(value)"),
+    ((FunctionType, BuiltinFunctionType, MethodType, partial), "the name it is registered as"),
+)
+"""What a caller can pass instead of a value that cannot be stored."""
 
 _LEAVES: Final = frozenset({str, int, bool, NoneType})
 """Types of most elements; they need no further check, and comparing exact types is cheap."""
@@ -134,7 +165,16 @@ def find_storage_problem(value: dict[str, Any], *, max_bytes: int) -> str | None
 
 
 class UnfitError(ValueError):
-    """A value cannot be stored; the message is the reason."""
+    """A value cannot be stored: *reason* says why, and *path* where in it, by names and indexes."""
+
+    def __init__(self, reason: str, path: tuple[int | str, ...] = ()) -> None:
+        super().__init__(f"{'.'.join(map(str, path))}: {reason}" if path else reason)
+        self.reason = reason
+        self.path = path
+
+
+class UnfitTypeError(UnfitError):
+    """A value contains one of a type that cannot be stored. Its size and its depth are within the limits."""
 
 
 def encode_payload(value: dict[str, Any], *, max_bytes: int) -> bytes:
@@ -150,13 +190,63 @@ def encode_payload(value: dict[str, Any], *, max_bytes: int) -> bytes:
                 return stored
     except UnfitError:
         raise
-    except OverflowError:
-        raise UnfitError("must not contain a whole number beyond 64 bits") from None
-    except UnicodeEncodeError:
-        raise UnfitError("must not contain half a surrogate pair") from None
-    except (BSONError, ValueError, TypeError, RecursionError):
-        raise UnfitError("must contain only what MongoDB can store, under keys that are text without NUL") from None
+    except (BSONError, ValueError, TypeError, OverflowError, RecursionError):
+        raise _locate_unfit(value) from None
     raise UnfitError(f"must not be larger than {max_bytes // 1024} KiB")
+
+
+def _locate_unfit(value: Mapping[str, Any]) -> UnfitError:
+    with suppress(BSONError, ValueError, TypeError, LookupError):  # a mapping may raise them when it is read
+        for found in _find_unfit(value):
+            return found
+    return UnfitError("must contain only what MongoDB can store")
+
+
+def _find_unfit(value: Mapping[str, Any]) -> Iterator[UnfitError]:
+    """Yield the reason of each element of *value* that cannot be stored, level by level."""
+    elements: deque[tuple[tuple[int | str, ...], Any]] = deque([((), value)])
+    while elements:
+        path, element = elements.popleft()
+        if isinstance(element, (list, tuple)):
+            elements.extend(((*path, index), inner) for index, inner in enumerate(element))
+        elif isinstance(element, Mapping):
+            elements.extend(((*path, str(key)), inner) for key, inner in element.items())
+            yield from (UnfitError(reason, path) for reason in map(_explain_unfit_key, element) if reason)
+        else:
+            yield from _check_leaf(element, path)
+
+
+def _explain_unfit_key(key: object) -> str | None:
+    if not isinstance(key, str):
+        return f"a key must be text, not {_add_article(type_name(key))}"
+    is_unfit = "\x00" in key or any("\ud800" <= char <= "\udfff" for char in key)
+    return "a key must not contain NUL or half a surrogate pair" if is_unfit else None
+
+
+def _check_leaf(leaf: Any, path: tuple[int | str, ...]) -> Iterator[UnfitError]:  # noqa: ANN401 - any value
+    try:
+        bson.encode({"": leaf})
+    except OverflowError:
+        yield UnfitError("must not be a whole number beyond 64 bits", path)
+    except UnicodeEncodeError:
+        yield UnfitError("must not contain half a surrogate pair", path)
+    except (BSONError, ValueError, TypeError, RecursionError):
+        name = _add_article(type_name(leaf))
+        yield UnfitTypeError(f"{name} cannot be stored{_hint_at_conversion(leaf)}", path)
+    if isinstance(leaf, float) and not math.isfinite(leaf):
+        yield UnfitError("must not be NaN or Infinity", path)
+
+
+def _add_article(name: str) -> str:
+    return f"{'an' if name[:1] in {*'aeioAEIO'} else 'a'} {truncate_text(name, MAX_FIELD_CHARS)}"
+
+
+def _hint_at_conversion(value: object) -> str:
+    """Return what a caller can pass instead of *value*, for the end of a message."""
+    hint = next((hint for kind, hint in _INSTEAD if issubclass(type(value), kind)), None)
+    if hint is None and hasattr(type(value), "__dataclass_fields__"):
+        hint = "dataclasses.asdict(value)"
+    return f"; pass {hint}" if hint else ""
 
 
 def _has_more_elements(value: dict[str, Any], limit: int) -> bool:
@@ -180,7 +270,7 @@ def _has_more_elements(value: dict[str, Any], limit: int) -> bool:
                 if isinstance(element, (dict, list, tuple, Mapping)):
                     inner.append(element)
                 elif isinstance(element, float) and not math.isfinite(element):
-                    raise UnfitError("must not contain NaN or Infinity")
+                    raise _locate_unfit(value)
         if not inner:
             return False
         containers = inner

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from types import CoroutineType
-from typing import Any, Final, TypeAlias, TypeGuard
+from dataclasses import is_dataclass
+from functools import partial
+from types import AsyncGeneratorType, BuiltinFunctionType, CoroutineType, FunctionType, GeneratorType, MethodType
+from typing import Any, Final, TypeAlias, TypeGuard, cast
 
-import bson
 from bson.raw_bson import RawBSONDocument
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from tidemill.documents import decode
+from tidemill.model import Failure
 from tidemill.policy.failures import COMMON, Rules, classify, find_snooze_request, truncate_text, type_name
-from tidemill.requests.validation import find_storage_problem
+from tidemill.requests.validation import UnfitError, UnfitTypeError, encode_payload
 from tidemill.runner.event_loop import EventLoop
 from tidemill.runner.results import Raised, Returned, SnoozeRequested
 
 MAX_RESULT_BYTES: Final = 64 * 1024
+NOT_RUN: Final = "not_run"
+"""Code of a failure because the body of the function has not run, although the call returned."""
+
 _MAX_TYPE_NAME_CHARS: Final = 100
 
 Uninterruptible: TypeAlias = Callable[[], AbstractContextManager[object]]
@@ -36,7 +44,13 @@ def run_function(call: Callable[[], Any], rules: Rules = COMMON) -> Returned | R
         value = call()
     except BaseException as error:  # noqa: BLE001 - every exception of a function becomes a result
         return _classify_error(error, rules)
-    return Returned(make_storable(value))
+    stored, problem = _make_storable(value)
+    if problem is None:
+        return Returned(stored)
+    unrun = explain_unrun(value)
+    if unrun is not None:
+        return Raised(Failure(message=unrun, code=NOT_RUN, retryable=False))
+    return Returned({"not_stored": truncate_text(type_name(value), _MAX_TYPE_NAME_CHARS), "reason": problem})
 
 
 def _classify_error(error: BaseException, rules: Rules) -> Raised | SnoozeRequested:
@@ -44,21 +58,81 @@ def _classify_error(error: BaseException, rules: Rules) -> Raised | SnoozeReques
     return Raised(classify(error, rules)) if until is None else SnoozeRequested(until)
 
 
-def make_storable(value: Any) -> Any:  # noqa: ANN401 - functions return anything
-    """Return a plain copy of *value*, or a description if it cannot be stored or is no strict JSON. Never raises.
+def _make_storable(value: Any) -> tuple[Any, str | None]:  # noqa: ANN401 - functions return anything
+    """Return a plain copy of *value*, or the reason why it cannot be stored or is no strict JSON. Never raises.
 
-    Code that the function left running cannot change the copy. The description is
-    ``{"not_stored": <name of the type>, "reason": <sentence>}``.
+    Code that the function left running cannot change the copy. Models and dataclasses are stored as their JSON.
     """
     if value is None:
-        return None
+        return None, None
     try:
-        problem = find_storage_problem({"result": value}, max_bytes=MAX_RESULT_BYTES)
-        if problem is None:
-            return decode(RawBSONDocument(bson.encode({"result": value})))["result"]
+        try:
+            stored = encode_payload({"result": value}, max_bytes=MAX_RESULT_BYTES)
+        except UnfitTypeError:
+            stored = encode_payload({"result": _dump_models(value)}, max_bytes=MAX_RESULT_BYTES)
+        return decode(RawBSONDocument(stored))["result"], None
+    except UnfitError as error:
+        return None, str(error)
     except BaseException as error:  # noqa: BLE001 - a hostile object may raise anything when it is examined
-        problem = f"looking at it raised {type_name(error)}"
-    return {"not_stored": truncate_text(type_name(value), _MAX_TYPE_NAME_CHARS), "reason": problem}
+        return None, f"looking at it raised {type_name(error)}"
+
+
+def _dump_models(value: Any) -> Any:  # noqa: ANN401
+    """Return *value* with the JSON of each model and dataclass in it; it is nested at most `MAX_PAYLOAD_DEPTH` deep."""
+    if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
+        return to_jsonable_python(value)
+    if isinstance(value, dict):
+        return {key: _dump_models(element) for key, element in value.items()}
+    return [_dump_models(element) for element in value] if isinstance(value, list | tuple) else value
+
+
+def explain_unrun(value: object) -> str | None:
+    """Return the reason why a function that returned *value* has not done its work, or ``None`` if it may have."""
+    kind = type(value)  # not isinstance: a class may answer that with code of its own
+    if issubclass(kind, type) and issubclass(cast("type", value), BaseException):
+        return _NOT_RAISED.format("an exception class")
+    for kinds, reason in _UNRUN:
+        if issubclass(kind, kinds):
+            return reason.format(type_name(value))
+    elements: Iterable[object] = ()
+    if type(value) is dict:
+        elements = value.values()
+    elif type(value) in {list, tuple, set}:
+        elements = cast("Iterable[object]", value)
+    if any(issubclass(type(element), CoroutineType) for element in elements):
+        return "the task function returned coroutines that were not awaited: await asyncio.gather(*coroutines)"
+    return None
+
+
+_NOT_RAISED: Final = "the task function returned {} instead of raising it: write raise"
+
+
+def _generate() -> Iterator[None]:
+    yield
+
+
+async def _generate_async() -> AsyncIterator[None]:
+    yield
+
+
+_CONTEXT_MANAGERS: Final[tuple[type, ...]] = (
+    type(contextlib.contextmanager(_generate)()),
+    type(contextlib.asynccontextmanager(_generate_async)()),
+)
+_UNRUN: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
+    ((BaseException,), _NOT_RAISED),
+    (
+        (GeneratorType, AsyncGeneratorType),
+        "the task function returned a generator, whose body has not run: a task function must not yield",
+    ),
+    (_CONTEXT_MANAGERS, "the task function returned a context manager, whose body has not run: use it in a with"),
+    ((map, filter), "the task function returned a {0}, which has called nothing yet: return list({0}(...))"),
+    (
+        (FunctionType, MethodType, BuiltinFunctionType, partial),
+        "the task function returned a function and did not call it: a decorator may lack its brackets",
+    ),
+    ((Future,), "the task function returned a Future and did not wait for it: return its result()"),
+)
 
 
 def run_to_end(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - the function decides

@@ -22,13 +22,13 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from tidemill.documents import decode
-from tidemill.errors import Problem, TaskTimeoutError, UnknownTaskError
+from tidemill.errors import Fail, Problem, TaskTimeoutError, UnknownTaskError
 from tidemill.model import TaskId
 from tidemill.policy.failures import describe, find_snooze_request, truncate_text
 from tidemill.policy.retry import DEFAULT
 from tidemill.registry import REGISTRY, Registry, TaskType
 from tidemill.requests.tasks import new_task
-from tidemill.runner.call import run_to_end
+from tidemill.runner.call import NOT_RUN, explain_unrun, run_to_end
 from tidemill.settings import Settings
 from tidemill.task_functions import Signature, TaskContext
 from tidemill.testing.faults import ExecutorDied
@@ -94,7 +94,8 @@ def perform(
     Raises:
         UnknownTaskError: No function is registered as *name*.
         InvalidRequestError: The payload could not be enqueued.
-        Exception: The error of the function; `Fail`, if the payload does not fit its model.
+        Exception: The error of the function; `Fail`, if the payload does not fit its model, or if the body of the
+            function has not run, because it returned a generator, for example.
     """
     task_type = registry.get(name)
     if task_type is None:
@@ -107,7 +108,11 @@ def perform(
         task_id=task_id,
     )
     stored = decode(RawBSONDocument(bson.encode(new_task(name=name, payload=payload).payload)))
-    return run_to_end(lambda: task_type.call(stored, ctx))
+    result = run_to_end(lambda: task_type.call(stored, ctx))
+    unrun = explain_unrun(result)
+    if unrun is not None:
+        raise Fail(unrun, code=NOT_RUN)
+    return result
 
 
 def task_context(
