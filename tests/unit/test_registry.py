@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping  # noqa: F401 - Mapping is an annotation of a test
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,6 +211,39 @@ def test_a_module_that_is_loaded_again_registers_its_functions_again() -> None:
         exec(source, {"task": registry.task, "__name__": "mine"})  # the same lines, a new function
 
     assert len(registry) == 1
+
+
+SOURCE = "@task('noop')\ndef run(payload): ...\n"
+
+
+def test_a_module_that_is_imported_under_two_names_is_named(tmp_path: Path) -> None:  # N39
+    registry = Registry()
+    code = compile(SOURCE, str(tmp_path / "mails.py"), "exec")
+    exec(code, {"task": registry.task, "__name__": "tasks.mails"})
+
+    with pytest.raises(RegistrationError) as caught:
+        exec(code, {"task": registry.task, "__name__": "app.tasks.mails"})
+
+    assert str(caught.value) == (
+        "the module of 'noop' is imported twice, as tasks.mails and as app.tasks.mails: import it under one name only"
+    )
+
+
+def test_a_cell_of_a_notebook_that_was_edited_registers_its_function_again() -> None:  # N39
+    registry = Registry()
+    for cell in (1, 2):
+        source = "\n" * cell + SOURCE
+        exec(compile(source, f"<ipython-input-{cell}>", "exec"), {"task": registry.task, "__name__": "__main__"})
+
+    [found] = registry
+    assert found.function.__code__.co_filename == "<ipython-input-2>"
+
+
+def test_two_functions_of_one_script_are_two() -> None:  # N39
+    registry = Registry()
+
+    with pytest.raises(RegistrationError, match="two functions are registered as 'noop'"):
+        exec(compile(SOURCE * 2, "script.py", "exec"), {"task": registry.task, "__name__": "__main__"})
 
 
 @pytest.mark.parametrize("function", [functools.partial(noop), type("Callable", (), {"__call__": lambda _, p: p})()])

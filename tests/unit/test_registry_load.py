@@ -26,7 +26,7 @@ class Package:
 
     def write(self, module: str, source: str) -> None:
         file = self.folder / self.name / f"{module}.py"
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(source)
 
     def load(self) -> list[str]:
@@ -66,6 +66,38 @@ def test_the_packages_in_it_are_imported_as_well_but_those_with_an_underscore(pa
     package.write("a", GOOD.format("a"))
 
     assert package.load() == ["a", "b", "inner"]
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        (["v1.2"], "v1.2.py in the package {0}: its name has a dot; rename it, or begin its name with _"),
+        (["mails", "mails/__init__"], "mails.py in the package {0}: the folder mails has the same name; rename one"),
+        (["mails/send"], "mails in the package {0}: it has no __init__.py; add one, or begin its name with _"),
+        (["inner/__init__", "inner/mails/send"], "mails in the package {0}.inner: it has no __init__.py"),
+    ],
+)  # fmt: skip
+def test_a_file_that_python_would_skip_is_refused_with_its_name(
+    package: Package, files: list[str], reason: str
+) -> None:
+    for file in files:
+        package.write(file, "raise SystemExit" if "__init__" not in file else "")
+
+    assert package.refusal().startswith("Python would skip " + reason.format(package.name))
+
+
+def test_files_that_are_no_modules_may_lie_beside_them(package: Package) -> None:
+    package.write("a", GOOD.format("a"))
+    package.write("send-mail", GOOD.format("mail"))
+    package.write("2fa", GOOD.format("twice"))
+    package.write("_private/c", "raise SystemExit")
+    package.write("__main__", "raise SystemExit")
+    package.write(".hidden/c", "raise SystemExit")
+    (package.folder / package.name / "templates").mkdir()
+    (package.folder / package.name / "templates" / "mail.html").write_text("<p>")
+    (package.folder / package.name / "README.md").write_text("# Tasks")
+
+    assert package.load() == ["a", "mail", "twice"]
 
 
 def test_a_module_deep_within_that_cannot_be_imported_is_named_with_its_line(package: Package) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import re
 import traceback
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from operator import attrgetter
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
@@ -122,11 +124,8 @@ class Registry:
 
     def _add(self, new: TaskType) -> None:
         old = self._types.get(new.name)
-        if old is not None and not _is_same_function(old.function, new.function):
-            raise RegistrationError(
-                f"two functions are registered as {new.name!r}: "
-                f"{describe_place(old.function)} and {describe_place(new.function)}; rename one"
-            )
+        if old is not None and not _may_replace(old.function, new.function):
+            raise RegistrationError(_explain_conflict(new.name, old.function, new.function))
         self._types[new.name] = new
 
 
@@ -140,7 +139,7 @@ def load(package: str, registry: Registry = REGISTRY) -> Registry:
     Modules and packages whose name begins with an underscore are left out.
 
     Raises:
-        RegistrationError: A module cannot be imported; the message names it.
+        RegistrationError: A module cannot be imported, or Python would skip a file; the message names it.
     """
     path = getattr(_import(package), "__path__", None)
     if path is None:
@@ -150,12 +149,26 @@ def load(package: str, registry: Registry = REGISTRY) -> Registry:
 
 
 def _import_all(path: Iterable[str], package: str) -> None:
+    for folder in path:
+        _refuse_skipped(Path(folder), package)
     for entry in sorted(pkgutil.iter_modules(path, f"{package}."), key=attrgetter("name")):
         if entry.name.rpartition(".")[2].startswith("_"):
             continue
         module = _import(entry.name)
         if entry.ispkg:
             _import_all(module.__path__, entry.name)
+
+
+def _refuse_skipped(folder: Path, package: str) -> None:
+    """Refuse files with Python code in *folder* that Python does not count among the modules of *package*."""
+    for entry in sorted(folder.glob("[!._]*")):
+        skipped = f"Python would skip {entry.name} in the package {package}:"
+        if entry.suffix == ".py" and "." in entry.stem:
+            raise RegistrationError(f"{skipped} its name has a dot; rename it, or begin its name with _")
+        if entry.suffix == ".py" and (folder / entry.stem / "__init__.py").exists():
+            raise RegistrationError(f"{skipped} the folder {entry.stem} has the same name; rename one of them")
+        if entry.is_dir() and not (entry / "__init__.py").exists() and any(entry.glob("*.py")):
+            raise RegistrationError(f"{skipped} it has no __init__.py; add one, or begin its name with _")
 
 
 def _import(name: str) -> ModuleType:
@@ -239,11 +252,32 @@ def _make_rules(fail_on: Kind | Iterable[Kind], retry_on: Kind | Iterable[Kind],
     return Rules(fail_on=failing, retry_on=retrying)
 
 
-def _is_same_function(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
-    """Return True if *old* and *new* are one function; its module may have been imported twice."""
+def _may_replace(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """Return True if *new* is *old* once more: its module was imported again, or its cell of a notebook edited."""
+    if old is new:
+        return True
     # Several partials and objects may share one place in the source, so only plain routines are compared by place.
-    are_routines = find_routine(old) is old and find_routine(new) is new
-    return old is new or (are_routines and describe_place(old) == describe_place(new))
+    if find_routine(old) is not old or find_routine(new) is not new:
+        return False
+    if describe_place(old) == describe_place(new):
+        return True
+    are_interactive = old.__module__ == new.__module__ == "__main__" and old.__qualname__ == new.__qualname__
+    return are_interactive and _get_source(old)[0] != _get_source(new)[0]
+
+
+def _explain_conflict(name: str, old: Callable[..., Any], new: Callable[..., Any]) -> str:
+    if _get_source(old) == _get_source(new) != (None, None) and old.__module__ != new.__module__:
+        return (
+            f"the module of {name!r} is imported twice, as {old.__module__} and as {new.__module__}: "
+            "import it under one name only"
+        )
+    return f"two functions are registered as {name!r}: {describe_place(old)} and {describe_place(new)}; rename one"
+
+
+def _get_source(function: Callable[..., Any]) -> tuple[str | None, int | None]:
+    """Return the file and the first line of *function*."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return getattr(code, "co_filename", None), getattr(code, "co_firstlineno", None)
 
 
 def _require_kinds(given: Kind | Iterable[Kind], where: str) -> frozenset[Kind]:
