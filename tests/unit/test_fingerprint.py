@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.policy.failures import MAX_FOLDED_CHARS, fingerprint, fold_message
+from tidemill.policy.fingerprint import MAX_FOLDED_CHARS, fingerprint, fold_message
 
 TEXT = st.text(max_size=300)
 

@@ -22,7 +22,7 @@ from tests.fixtures import T0, ManualClock
 from tidemill.dead_letters.archive import Report, move_failed
 from tidemill.dead_letters.documents import CHANGING_FIELDS, MARK_FIELDS, MAX_DOCUMENT_BYTES
 from tidemill.documents import DEAD_LETTERS
-from tidemill.policy.failures import fingerprint
+from tidemill.policy.fingerprint import fingerprint
 from tidemill.store import claims
 from tidemill.store.connection import Tasks, open_tasks
 from tidemill.store.paging import MAX_BATCH_BYTES

@@ -12,7 +12,7 @@ from bson.raw_bson import RawBSONDocument
 
 from tidemill.documents import decode, decode_shallow, encode_fields, id_key, is_text, read_task, splice_fields
 from tidemill.model import Malformed, Task, TaskId
-from tidemill.policy.failures import fingerprint
+from tidemill.policy.fingerprint import fingerprint
 from tidemill.store.tasks import MAX_ERROR_BYTES, build_list_stages, shorten_error
 
 MAX_REDRIVES: Final = 2**31 - 1
