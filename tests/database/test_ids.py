@@ -78,5 +78,18 @@ def test_anything_else_stands_for_nothing_but_text(text: str) -> None:
     assert tasks.parse_id(text) == (text,)
 
 
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        "ObjectId('{}')", 'ObjectId("{}")', "ObjectId({})", "objectid('{}')", "'{}'", '"{}"', " {} ", "{}\n",
+        '{{"$oid": "{}"}}', '{{ "$oid":"{}" }}', " ObjectId( '{}' ) ",
+    ],
+)  # fmt: skip
+def test_an_object_id_is_taken_as_shells_and_json_show_it(pasted: str) -> None:  # N37b
+    text = pasted.format(AN_ID)
+
+    assert tasks.parse_id(text) == (text, str(AN_ID), AN_ID)
+
+
 def test_24_hex_digits_are_an_object_id_in_either_case() -> None:
     assert tasks.parse_id(str(AN_ID).upper()) == (str(AN_ID).upper(), AN_ID)

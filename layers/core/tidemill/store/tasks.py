@@ -39,6 +39,9 @@ _JSON_OPTIONS: Final = json_util.JSONOptions(
     json_mode=json_util.JSONMode.RELAXED, tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO
 )
 _UUID_BYTES: Final = 16
+_PASTED_ID: Final = re.compile(
+    r"""\s*(?:ObjectId\(|\{\s*"\$oid"\s*:)?\s*["']?([0-9a-fA-F]{24})["']?\s*[)}]?\s*""", re.ASCII | re.IGNORECASE
+)
 
 
 def get(tasks: Tasks, task_id: TaskId, *, source: str | None = None) -> Task | Malformed | None:
@@ -116,9 +119,14 @@ def format_id(task_id: TaskId) -> str:
 
 
 def parse_id(text: str) -> tuple[TaskId, ...]:
-    """Return every id that *text* can mean: the text itself, and the ObjectId or number that it spells."""
+    """Return every id that *text* can mean: the text itself, and the ObjectId or number that it spells.
+
+    An ObjectId may be spelt as shells and JSON show it: quoted, in ``ObjectId(...)``, or as ``{"$oid": ...}``.
+    """
     if is_object_id(text):
         return text, ObjectId(text)
+    if pasted := _PASTED_ID.fullmatch(text):
+        return text, pasted[1], ObjectId(pasted[1])
     with suppress(ValueError, RecursionError):
         value = json.loads(text)
         if type(value) is float or (type(value) is int and -(2**63) <= value < 2**63):
