@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from bson import ObjectId
 from pymongo import MongoClient
+from pymongo.client_session import ClientSession
 from pymongo.database import Database
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
@@ -16,7 +17,7 @@ from tests.faults import failing as broken
 from tests.handlers.calls import Answer, request
 from tests.handlers.conftest import Deployed
 from tidemill import DuplicateKeyError, Queue, indexes
-from tidemill.errors import RefusedError
+from tidemill.errors import InvalidRequestError, Problem, RefusedError
 from tidemill.requests.tasks import MAX_TASKS, new_tasks
 from tidemill.store import writes
 from tidemill.store.connection import open_tasks
@@ -253,15 +254,71 @@ def test_a_conflict_is_named_by_its_index_in_all(db: Database[Any]) -> None:
     assert db.tasks.count_documents({}) == 1 + MAX_TASKS  # the first thousand, as is said
 
 
-@pytest.mark.parametrize("key", [None, "k"])
-def test_a_session_without_a_transaction_gets_one_of_its_own(
-    db: Database[Any], client: MongoClient[Any], key: str | None
-) -> None:
-    wanted = [NOOP | ({} if key is None else {"idempotency_key": key})] * 2
-    with client.start_session() as session:
-        ids = Queue(db).enqueue_many(wanted, session=session)
+def enqueue(queue: Queue, session: Any, *, key: str | None) -> None:
+    queue.enqueue("noop", {}, idempotency_key=key, session=session)
 
-    assert db.tasks.count_documents({}) == len(set(ids)) == (2 if key is None else 1)
+
+def enqueue_many(queue: Queue, session: Any, *, key: str | None) -> None:
+    queue.enqueue_many([NOOP | ({} if key is None else {"idempotency_key": key})] * 2, session=session)
+
+
+def begun(client: MongoClient[Any]) -> ClientSession:
+    return client.start_session()
+
+
+def ended(client: MongoClient[Any]) -> ClientSession:
+    with client.start_session() as session:
+        session.start_transaction()
+    return session
+
+
+def committed(client: MongoClient[Any]) -> ClientSession:
+    session = client.start_session()
+    session.start_transaction()
+    client.app.orders.insert_one({}, session=session)
+    session.commit_transaction()
+    return session
+
+
+@pytest.mark.parametrize("way", [enqueue, enqueue_many])
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        (begun, "has no transaction: start one with session.start_transaction() or session.with_transaction(...)"),
+        (committed, "has no transaction: start one with session.start_transaction() or session.with_transaction(...)"),
+        (ended, "has ended"),
+        (lambda client: client, "must be a ClientSession of pymongo, not a MongoClient"),
+    ],
+)
+def test_a_session_that_the_task_cannot_take_part_in_is_refused(
+    db: Database[Any], client: MongoClient[Any], way: Any, made: Any, problem: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        way(Queue(db), made(client), key=None)
+
+    assert caught.value.problems == (Problem("session", problem),)
+    assert db.tasks.count_documents({}) == 0
+
+
+@pytest.mark.parametrize("way", [enqueue, enqueue_many])
+def test_a_session_of_another_client_is_refused(db: Database[Any], mongod: Mongod, way: Any) -> None:
+    with MongoClient[dict[str, Any]](mongod.uri) as other, other.start_session() as session:
+        session.start_transaction()
+        with pytest.raises(InvalidRequestError, match="belongs to another MongoClient than the database of the Queue"):
+            way(Queue(db), session, key=None)
+
+
+@pytest.mark.parametrize("way", [enqueue, enqueue_many])
+@pytest.mark.parametrize("key", [None, "k"])
+def test_an_aborted_transaction_leaves_no_task(
+    db: Database[Any], client: MongoClient[Any], way: Any, key: str | None
+) -> None:
+    with client.start_session() as session:
+        session.start_transaction()
+        way(Queue(db), session, key=key)
+        session.abort_transaction()
+
+    assert db.tasks.count_documents({}) == 0
 
 
 @pytest.fixture(scope="module")

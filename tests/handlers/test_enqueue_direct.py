@@ -271,8 +271,9 @@ def test_who_sent_it_is_kept_with_the_id_of_the_invocation(deployed: Deployed, d
         *((nothing, ["event"]) for nothing in NOTHING),
         (NOOP | {"timeout_sec": 51}, ["timeout_sec"]),
         ({"tasks": [NOOP, NOOP | {"timeout_sec": 800}]}, ["tasks.1.timeout_sec"]),
-        (NOOP | {"payload": {"n": float("nan")}}, ["payload"]),
+        (NOOP | {"payload": {"n": float("nan")}}, ["payload.n"]),
         (NOOP | {"expires_at": "2020-01-01T00:00:00Z"}, ["expires_at"]),
+        (NOOP | {"not_before": "2099-01-01T00:00:00Z"}, ["not_before"]),  # A13
         ({"tasks": [NOOP, NOOP | {"expires_at": "2020-01-01T00:00:00Z"}]}, ["tasks.1.expires_at"]),
         (SCHEDULED, ["occurrence"]),
         (SCHEDULED | {"tasks": [NOOP]}, ["occurrence"]),

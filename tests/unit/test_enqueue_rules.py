@@ -10,8 +10,8 @@ from tidemill.control.task_types import Declarations
 from tidemill.enqueue.rules import (
     EnqueueRules,
     Invocation,
-    find_expired,
     find_problems,
+    find_time_problems,
     make_direct_rules,
     make_http_rules,
     make_submission,
@@ -46,7 +46,7 @@ def test_problems_have_the_path_that_the_caller_wrote(rules: EnqueueRules, prefi
     submission = make_submission([UNKNOWN], rules=rules)
 
     assert [problem.field for problem in find_problems(submission, known=KNOWN)] == [prefix + name for name in refused]
-    assert [problem.field for problem in find_expired(submission, now=NOW)] == [f"{prefix}expires_at"]
+    assert [problem.field for problem in find_time_problems(submission, now=NOW)] == [f"{prefix}expires_at"]
 
 
 def test_a_part_of_a_submission_keeps_the_indices_ids_and_keys_of_the_whole() -> None:

@@ -44,7 +44,7 @@ def test_a_queue_is_a_word_too(queue: object) -> None:  # F71
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("name", None, TEXT), ("name", 1, TEXT), ("name", b"noop", TEXT), ("name", ["noop"], TEXT),
+        ("name", None, TEXT), ("name", 1, TEXT), ("name", b"noop", f"{TEXT}, not a bytes"), ("name", ["noop"], TEXT),
         ("priority", True, WHOLE), ("priority", "3", WHOLE), ("priority", 3.0, WHOLE), ("priority", "high", WHOLE),
         ("priority", math.nan, WHOLE), ("priority", None, WHOLE), ("priority", [], WHOLE),
         ("priority", 10**30, "Input should be less than or equal to 2147483647"),

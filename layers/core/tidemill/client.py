@@ -24,6 +24,7 @@ from tidemill.policy.retry import PRESET_EXPECTED
 from tidemill.requests.tasks import NewTask, check_tasks, new_task
 from tidemill.store import tasks
 from tidemill.store.connection import open_tasks, with_majority, with_prefix
+from tidemill.text import add_article
 
 _SINGLE: Final = EnqueueRules(is_single=True)
 _MANY: Final = EnqueueRules()
@@ -51,7 +52,9 @@ class Queue:
         service: EnqueueService | None = None,
     ) -> None:
         if not isinstance(db, Database):
-            raise TypeError('a Queue needs a database: Queue(client["app"])')
+            raise TypeError(
+                f'a Queue needs a Database of pymongo, as in Queue(client["app"]), not {add_article(type(db).__name__)}'
+            )
         self._plain_db = with_majority(db)
         self._db = with_prefix(self._plain_db, prefix)
         self._prefix = prefix
@@ -112,7 +115,7 @@ class Queue:
             session: Session with the caller's transaction: the task exists after its commit.
 
         Raises:
-            InvalidRequestError: Parameters are not allowed; nothing was stored.
+            InvalidRequestError: Parameters are not allowed, or *session* has no transaction; nothing was stored.
             UnknownTaskError: The name is not registered; nothing was stored.
             DuplicateKeyError: The key was used with another request; nothing was stored.
             ForeignCollectionError: A collection with one of Tidemill's names belongs to another application.
@@ -216,8 +219,28 @@ class Queue:
         payloads: Sequence[bytes] | None = None,
         session: ClientSession | None,
     ) -> list[TaskId]:
+        if session is not None:
+            self._require_transaction(session)
         accepted = self._service.submit(requests, rules=rules, payloads=payloads, session=session)
         return [task.id for task in accepted]
+
+    def _require_transaction(self, session: object) -> None:
+        """Refuse a session that the tasks could not be stored in the transaction of.
+
+        Raises:
+            InvalidRequestError: The session has no transaction, or belongs to another client.
+        """
+        if not isinstance(session, ClientSession):
+            problem = f"must be a ClientSession of pymongo, not {add_article(type(session).__name__)}"
+        elif session.has_ended:
+            problem = "has ended"
+        elif session.client is not self._db.client:
+            problem = "belongs to another MongoClient than the database of the Queue"
+        elif not session.in_transaction:
+            problem = "has no transaction: start one with session.start_transaction() or session.with_transaction(...)"
+        else:
+            return
+        raise InvalidRequestError([Problem("session", problem)])
 
 
 @contextmanager

@@ -20,6 +20,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f", did you mean {close[0]}?" if close else ""
 
 
+def add_article(name: str) -> str:
+    """Return the *name* of a type with its article, for a sentence: ``a Decimal``, ``an object``."""
+    return f"{'an' if name[:1] in {*'aeioAEIO'} else 'a'} {name[:_MAX_WORD_CHARS]}"
+
+
 def format_time(at: datetime, *, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
     """Return a time in UTC for display, without the zone."""
     return at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec=timespec)

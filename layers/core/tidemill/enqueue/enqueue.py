@@ -21,7 +21,14 @@ from tidemill.enqueue.inserts import (
     store_task,
     store_tasks,
 )
-from tidemill.enqueue.rules import EnqueueRules, Invocation, Submission, find_expired, find_problems, make_submission
+from tidemill.enqueue.rules import (
+    EnqueueRules,
+    Invocation,
+    Submission,
+    find_problems,
+    find_time_problems,
+    make_submission,
+)
 from tidemill.errors import DuplicateKeyError, InvalidRequestError, UnavailableError, UnknownTaskError
 from tidemill.requests.events import Occurrence
 from tidemill.requests.tasks import NewTask
@@ -144,9 +151,9 @@ class EnqueueService:
             has_unknown = bool(known.types) and any(task.name not in known.types for task in submission.requests)
             raise (UnknownTaskError if has_unknown else InvalidRequestError)(problems)
         now = self.now()
-        expired = find_expired(submission, now=now)
-        if expired:
-            raise InvalidRequestError(expired)
+        problems = find_time_problems(submission, now=now)
+        if problems:
+            raise InvalidRequestError(problems)
         return now
 
     def _read_declarations(self, submission: Submission) -> Declarations:

@@ -15,7 +15,7 @@ from tidemill.control.task_types import Declarations
 from tidemill.errors import InvalidRequestError, Problem, TooOldError
 from tidemill.indexes import OCCURRENCE_RETENTION, Retention
 from tidemill.requests.events import SCHEDULE_HINT, Occurrence
-from tidemill.requests.tasks import NewTask
+from tidemill.requests.tasks import MAX_DELAY, NewTask
 from tidemill.requests.validation import limit_problems
 from tidemill.text import did_you_mean
 
@@ -145,13 +145,14 @@ def find_problems(submission: Submission, *, known: Declarations) -> list[Proble
     )
 
 
-def find_expired(submission: Submission, *, now: datetime) -> list[Problem]:
-    """Return the faults of requests that would expire before they are due."""
+def find_time_problems(submission: Submission, *, now: datetime) -> list[Problem]:
+    """Return the faults of requests that would expire before they are due, or with times too far away."""
     rules = submission.rules
     return rules.limit_problems(
-        Problem(rules.error_path(index, "expires_at"), "must be later than the task's start")
+        Problem(rules.error_path(index, fault.field), fault.message)
         for index, request in enumerate(submission.requests, submission.first)
-        if request.expires_at is not None and request.expires_at <= (request.starts_at(now) or now)
+        if request.expires_at is not None or request.not_before is not None
+        for fault in _find_time_faults(request, now)
     )
 
 
@@ -185,6 +186,14 @@ def _find_faults(request: NewTask, rules: EnqueueRules, known: Declarations) -> 
     longest = None if rules.max_timeout is None else rules.max_timeout.total_seconds()
     if longest is not None and request.timeout_sec is not None and request.timeout_sec > longest:
         yield Problem("timeout_sec", f"must be at most {longest:g}, the MAX_TASK_TIMEOUT_SEC of executors")
+
+
+def _find_time_faults(request: NewTask, now: datetime) -> Iterator[Problem]:
+    for field, time in (("not_before", request.not_before), ("expires_at", request.expires_at)):
+        if time is not None and time - now > MAX_DELAY:
+            yield Problem(field, f"must be at most {MAX_DELAY.days} days from now, as for a delay")
+    if request.expires_at is not None and request.expires_at <= (request.starts_at(now) or now):
+        yield Problem("expires_at", "must be later than the task's start")
 
 
 def _find_http_faults(request: NewTask, known: Declarations) -> Iterator[Problem]:

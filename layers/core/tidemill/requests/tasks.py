@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 import bson
@@ -30,7 +30,10 @@ from tidemill.requests.validation import Request, limit_problems, problems, requ
 
 NAME_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,99}$"
 QUEUE_PATTERN: Final = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}$"
-MAX_DELAY_SEC: Final = 366 * 86400.0
+MAX_DELAY: Final = timedelta(days=366)
+"""Longest time from now until a task is due, or expires, however it is said."""
+
+MAX_DELAY_SEC: Final = MAX_DELAY.total_seconds()
 MAX_TIMEOUT_SEC: Final = 880.0
 MAX_KEY_CHARS: Final = 200
 MAX_TASKS: Final = 1000
@@ -115,12 +118,32 @@ Retry = Annotated[RetryOptions, BeforeValidator(_read_retry, json_schema_input_t
 
 
 def _read_moment(value: Any) -> datetime:  # noqa: ANN401 - a validator sees anything
+    given = value
     with suppress(ValueError, OverflowError):  # the day does not exist, or its UTC is beyond the calendar
         if isinstance(value, str) and _RFC3339.fullmatch(value):
             value = datetime.fromisoformat(value.upper())
         if isinstance(value, datetime) and value.utcoffset() is not None:
             return value.astimezone(UTC).replace(microsecond=value.microsecond // 1000 * 1000)
-    raise ValueError("must be a date and time with an offset, as in 2026-07-01T09:00:00Z")
+    raise ValueError(f"must be a date and time with an offset, as in 2026-07-01T09:00:00Z{_explain_no_moment(given)}")
+
+
+def _explain_no_moment(value: object) -> str:
+    match value:
+        case datetime() if value.utcoffset() is None:
+            return "; this datetime has no time zone, give it one: datetime(..., tzinfo=UTC)"
+        case date() if not isinstance(value, datetime):
+            return "; this is a date without a time"
+        case timedelta():
+            return "; this is a duration, for which there is the delay"
+        case str() if _RFC3339.fullmatch(value):
+            return "; there is no such time"
+        case str() if _RFC3339.fullmatch(f"{value}Z"):
+            return "; this one has no offset, end it with Z or an offset like +02:00"
+        case str() if _RFC3339.fullmatch(f"{value}T00:00:00Z"):
+            return "; this is a date without a time"
+        case datetime():
+            return "; this one is beyond the calendar in UTC"
+    return ""
 
 
 def _require_key(value: str) -> str:

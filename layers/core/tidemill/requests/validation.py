@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, mod
 
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.policy.failures import truncate_text, type_name
-from tidemill.text import did_you_mean
+from tidemill.text import add_article, did_you_mean
 
 MAX_PROBLEMS: Final = 20
 MAX_FIELD_CHARS: Final = 100
@@ -116,7 +116,7 @@ def _write_message(error: Any, names: Collection[str]) -> str:  # noqa: ANN401 -
             return "is missing"
         case "dict_type" | "string_type" if not isinstance(error.get("input"), JSON_TYPES):
             value = error["input"]
-            return f"{error['msg']}, not {_add_article(type_name(value))}{_hint_at_conversion(value)}"
+            return f"{error['msg']}, not {add_article(type_name(value))}{_hint_at_conversion(value)}"
         case "value_error" if isinstance(cause := error.get("ctx", {}).get("error"), UnfitError):
             return cause.reason
     return str(error["msg"]).removeprefix("Value error, ")
@@ -218,7 +218,7 @@ def _find_unfit(value: Mapping[str, Any]) -> Iterator[UnfitError]:
 
 def _explain_unfit_key(key: object) -> str | None:
     if not isinstance(key, str):
-        return f"a key must be text, not {_add_article(type_name(key))}"
+        return f"a key must be text, not {add_article(type_name(key))}"
     is_unfit = "\x00" in key or any("\ud800" <= char <= "\udfff" for char in key)
     return "a key must not contain NUL or half a surrogate pair" if is_unfit else None
 
@@ -231,14 +231,10 @@ def _check_leaf(leaf: Any, path: tuple[int | str, ...]) -> Iterator[UnfitError]:
     except UnicodeEncodeError:
         yield UnfitError("must not contain half a surrogate pair", path)
     except (BSONError, ValueError, TypeError, RecursionError):
-        name = _add_article(type_name(leaf))
+        name = add_article(type_name(leaf))
         yield UnfitTypeError(f"{name} cannot be stored{_hint_at_conversion(leaf)}", path)
     if isinstance(leaf, float) and not math.isfinite(leaf):
         yield UnfitError("must not be NaN or Infinity", path)
-
-
-def _add_article(name: str) -> str:
-    return f"{'an' if name[:1] in {*'aeioAEIO'} else 'a'} {truncate_text(name, MAX_FIELD_CHARS)}"
 
 
 def _hint_at_conversion(value: object) -> str:
