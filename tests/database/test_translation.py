@@ -70,6 +70,24 @@ def test_who_is_known_but_has_no_right_is_no_stranger(code: int, words: str) -> 
     assert not isinstance(refused.value, CredentialsError)
 
 
+@pytest.mark.parametrize(
+    ("code", "words", "told"),
+    [
+        (13, 'not authorized on app to execute command { insert: "tasks", "s3cret" }', ("insert", "readWrite")),
+        (13, 'not authorized on app to execute command { collMod: "tasks" }', ("collMod", "dbAdmin")),
+        (8000, "user is not allowed to do action [find] on [app.tasks]", ("find", "readWrite")),
+    ],
+)  # fmt: skip
+def test_a_missing_right_names_database_command_and_role(code: int, words: str, told: tuple[str, str]) -> None:  # N25
+    with pytest.raises(RefusedError) as refused, translate_errors():
+        raise OperationFailure(words, code)
+
+    assert str(refused.value) == (
+        f"MongoDB refuses the operation (Unauthorized): its user may not {told[0]} in the database app; "
+        f"give it the role {told[1]} there"
+    )
+
+
 @pytest.mark.parametrize("code", [6, 7, 24, 64, 89, 91, 112, 189, 262, 9001, 10107, 11600, 11601, 11602, 13435, 13436])
 def test_what_passes_is_unavailable(mine: Tasks, code: int) -> None:
     with failing(mine, "find", times=3, errorCode=code), pytest.raises(UnavailableError):

@@ -160,7 +160,9 @@ class CredentialsError(RefusedError):
 
     def __init__(self) -> None:
         super().__init__(
-            "AuthenticationFailed", "MongoDB refuses the user or the password of its URI (AuthenticationFailed)"
+            "AuthenticationFailed",
+            "MongoDB refuses the user or the password of its URI (AuthenticationFailed): check both, "
+            "and authSource, the database that has the user (often admin)",
         )
 
 

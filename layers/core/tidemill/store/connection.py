@@ -68,6 +68,12 @@ _AUTHENTICATION_FAILED = 18
 _ATLAS_ERROR = 8000
 """Code of the refusals of Atlas itself, bad credentials among them."""
 
+_NO_RIGHT: Final = re.compile(
+    r"not authorized on (?P<database>\S+) to execute command \{ (?P<command>\w+):"
+    r"|not allowed to do action \[(?P<action>\w+)\] on \[(?P<namespace>[^.\]]+)"
+)
+"""Refusals of a server, and of Atlas. The rest of the text quotes the command."""
+
 _NAME_REFUSALS = frozenset({"DollarPrefixedFieldName", "52", "InvalidDBRef", "55"})
 
 _TRANSIENT = frozenset({24, 64, 112, 262, 11601}) | frozenset(  # lock, write concern, conflict, time limit, interrupted
@@ -275,7 +281,20 @@ def _translate_refusal(error: ServerSelectionTimeoutError | OperationFailure, co
         return MissingIndexError(collection)
     if _is_transient(error):
         return UnavailableError(f"MongoDB could not do it now (code {error.code})")
-    return RefusedError(_read_code(error))
+    return RefusedError(_read_code(error), _explain_missing_right(str(error)))
+
+
+def _explain_missing_right(text: str) -> str | None:
+    """Return the database and the role that the user lacks, or ``None`` if the server's *text* is about no right."""
+    found = _NO_RIGHT.search(text)
+    if found is None:
+        return None
+    database, command = found["database"] or found["namespace"], found["command"] or found["action"]
+    role = "dbAdmin" if command == "collMod" else "readWrite"
+    return (
+        f"MongoDB refuses the operation (Unauthorized): its user may not {command} in the database {database}; "
+        f"give it the role {role} there"
+    )
 
 
 def _build_late_error(error: PyMongoError) -> UnavailableError:
