@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from io import StringIO
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeAlias
 
 from tidemill.errors import TidemillError
 
@@ -49,17 +49,18 @@ class OutputError(TidemillError):
         super().__init__(f"the output cannot be written: {reason}")
 
 
-def print_text(text: str) -> None:
-    """Print *text*; escape characters that the encoding of stdout lacks.
+def print_text(text: str, *, stream: TextIO | None = None) -> None:
+    """Print *text* on stdout, or on *stream*; escape characters that its encoding lacks.
 
     Raises:
         OutputError: stdout is closed, or takes no more.
     """
-    if sys.stdout is None:
+    stream = stream or sys.stdout
+    if stream is None:
         raise OutputError("stdout is closed")
-    encoding = sys.stdout.encoding or "utf-8"
+    encoding = stream.encoding or "utf-8"
     with _translate_failed_write():
-        print(text.encode(encoding, "backslashreplace").decode(encoding))  # noqa: T201 - the output of a command
+        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
 
 
 def print_json(document: object) -> None:
@@ -82,17 +83,18 @@ def _convert_to_json(value: object) -> object:
     return value
 
 
-def warn(sentence: str) -> None:
-    """Print *sentence* on stderr, in one line; ignore a closed stderr."""
-    print_stderr(f"tidemill: {clean(sentence)}")
+def warn(sentence: str, *, stream: TextIO | None = None) -> None:
+    """Print *sentence* on stderr, or on *stream*, in one line; ignore a closed stderr."""
+    print_stderr(f"tidemill: {clean(sentence)}", stream=stream)
 
 
-def print_stderr(text: str, *, end: str = "\n") -> None:
-    """Print *text* on stderr; ignore a closed stderr."""
-    if sys.stderr is None:
+def print_stderr(text: str, *, end: str = "\n", stream: TextIO | None = None) -> None:
+    """Print *text* on stderr, or on *stream*; ignore a closed stderr."""
+    stream = stream or sys.stderr
+    if stream is None:
         return  # print would write to stdout instead
     with suppress(OSError, ValueError):
-        print(text, end=end, file=sys.stderr, flush=True)  # noqa: T201 - the messages of a command
+        print(text, end=end, file=stream, flush=True)
 
 
 def flush() -> None:

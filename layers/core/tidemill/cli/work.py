@@ -15,10 +15,11 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 from threading import Event
 from types import FrameType, TracebackType
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NoReturn, Self, TextIO
 
 import click
 from click import option
@@ -27,7 +28,7 @@ from pymongo.database import Database
 from tidemill import indexes
 from tidemill.bootstrap import deployment
 from tidemill.cli.commands import Command, parse_setting, parse_text
-from tidemill.cli.output import OutputError, flush, print_text, warn
+from tidemill.cli.output import OutputError, print_text, warn
 from tidemill.control import queues, task_types
 from tidemill.documents import TASKS
 from tidemill.errors import MissingIndexError, TidemillError, UnavailableError
@@ -97,22 +98,30 @@ def work(*, until_empty: bool, package: str | None, **choices: Any) -> None:  # 
         _discard_stdout()  # otherwise a connection gets the descriptor that is stdout in every child
     stop = threading.Event()
     worker = Worker(stop, stays=not until_empty)
-    with Watch(worker, stop=stop, leave=lambda number: _exit_at_once(number, has_begun=watch.has_begun)) as watch:
+    with (
+        OwnStreams() as streams,
+        Watch(
+            worker,
+            stop=stop,
+            leave=lambda number: _exit_at_once(number, streams, has_begun=watch.has_begun),
+            warn=streams.warn,
+        ) as watch,
+    ):
         sys.path.insert(0, str(Path.cwd()))  # as for ``python -m``
         package = package or deployment().settings.task_package
         runtime = deployment().make_worker_runtime(package)
         options = _build_options(**choices)
         _require_indexes(runtime.tasks.database)
         for queue in options.queues:
-            _warn_if_unknown(runtime.tasks.database, queue)
+            _warn_if_unknown(runtime.tasks.database, queue, streams)
         watch.begin()
         try:
-            _print(_describe_start(runtime, options, package=package))
+            streams.print(_describe_start(runtime, options, package=package))
             report = run_worker(runtime, options, worker)
         finally:
             if runtime.isolation is not None:
                 runtime.isolation.close()
-    _print(_describe_end(report))
+        streams.print(_describe_end(report))
     runtime.tasks.database.client.close()
     _leave(report, threads)
 
@@ -139,13 +148,13 @@ def _require_indexes(db: Database[Any]) -> None:
         raise MissingIndexError(TASKS)
 
 
-def _warn_if_unknown(db: Database[Any], queue: str) -> None:
+def _warn_if_unknown(db: Database[Any], queue: str, streams: OwnStreams) -> None:
     known = {task_types.DEFAULT_QUEUE, *queues.list_configured_queues(db)}
     tasks = open_tasks(db)
     if queue in known or counts.count_pending(tasks, queue, limit=1) or counts.count_processing(tasks, queue, limit=1):
         return
     hint = did_you_mean(queue, known) or ";"
-    warn(f"warning: queue {queue} is not declared and has no tasks{hint} serving it anyway")
+    streams.warn(f"warning: queue {queue} is not declared and has no tasks{hint} serving it anyway")
 
 
 def _read_host_name() -> str:
@@ -173,14 +182,6 @@ def _describe_end(report: Report) -> str:
     return f"stopped: {counts}" if counts else "stopped: there was nothing to do"
 
 
-def _print(line: str) -> None:
-    try:
-        print_text(line)
-        flush()
-    except OutputError:
-        _discard_stdout()
-
-
 def _discard_stdout() -> None:
     """Redirect stdout to the null device, also for task functions."""
     sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - stays open until the end
@@ -199,20 +200,63 @@ def _leave(report: Report, threads: Sequence[threading.Thread]) -> None:
     if report.spent or report["leftovers"] or left_threads:
         if unconfirmed:
             warn(unconfirmed)
-        with suppress(OSError, ValueError):
-            sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
         os._exit(1 if unconfirmed or report.spent else 0)
     if unconfirmed:
         raise UnavailableError(unconfirmed)
 
 
-def _exit_at_once(number: int, *, has_begun: bool) -> NoReturn:
+def _exit_at_once(number: int, streams: OwnStreams, *, has_begun: bool) -> NoReturn:
     if not has_begun:
-        warn("stopped before the worker started")
+        streams.warn("stopped before the worker started")
         os._exit(0)
     # Isolated functions end with this process. If they ended earlier, they would be settled as crashed.
-    warn(f"exited at once: reclaim returns the running tasks within {WORKER_LEASE.total_seconds():g} s")
+    streams.warn(f"exited at once: reclaim returns the running tasks within {WORKER_LEASE.total_seconds():g} s")
     os._exit(_SIGNAL_STATUS_BASE + number)
+
+
+class OwnStreams:
+    """Context in which the worker prints to copies of stdout and stderr: task functions may close or replace theirs.
+
+    What functions print is written line by line, also to a file or a pipe. At the end the copies take the place of
+    ``sys.stdout`` and ``sys.stderr``.
+    """
+
+    def __enter__(self) -> Self:
+        self._given = (sys.stdout, sys.stderr)
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)
+        self._stdout, self._stderr = map(_copy_stream, self._given)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for stream in self._given:
+            with suppress(OSError, ValueError):
+                stream.flush()
+        sys.stdout, sys.stderr = self._stdout, self._stderr
+
+    def print(self, line: str) -> None:
+        """Print *line* on stdout; if stdout takes no more, drop it and what is printed later."""
+        try:
+            print_text(line, stream=self._stdout)
+            self._stdout.flush()
+        except OutputError:
+            _discard_stdout()
+            self._stdout = sys.stdout
+
+    def warn(self, sentence: str) -> None:
+        """Print *sentence* on stderr; ignore a closed stderr."""
+        warn(sentence, stream=self._stderr)
+
+
+def _copy_stream(stream: TextIO) -> TextIO:
+    try:
+        descriptor = os.dup(stream.fileno())
+    except (OSError, ValueError, AttributeError):  # it is closed, or there is no file behind it
+        return stream
+    return open(descriptor, "w", buffering=1, encoding=stream.encoding, errors=stream.errors)  # noqa: PTH123
 
 
 class Watch:
@@ -222,15 +266,19 @@ class Watch:
     is ignored.
 
     A thread of its own handles the signals: a handler in the main thread may run while that thread holds the lock
-    of *stop*, which setting *stop* takes too.
+    of *stop*, which setting *stop* takes too. A process that a task function forks gets the handlers of before.
     """
 
-    def __init__(self, worker: Worker, *, stop: Event, leave: Callable[[int], object]) -> None:
+    def __init__(
+        self, worker: Worker, *, stop: Event, leave: Callable[[int], object], warn: Callable[[str], object] = warn
+    ) -> None:
         self._worker = worker
         self._stop = stop
         self._leave = leave
+        self._warn = warn
         self.has_begun = False
         self._lock = threading.Lock()
+        self._mask = threading.local()
         self._error: TidemillError | None = None
         self._has_reported_unstarted = False
         self._numbers, self._wakeup = socket.socketpair()
@@ -243,23 +291,48 @@ class Watch:
         # Signals that the parent process ignored stay ignored, as for any job in the background.
         handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         self._handlers_before = {number: signal.signal(number, _ignore_in_main_thread) for number in handled}
+        os.register_at_fork(
+            before=self._hold_signals, after_in_parent=self._release_signals, after_in_child=self._leave_signals
+        )
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._handlers_before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._descriptor_before)
+        self._leave_signals()
+        self._wakeup.shutdown(socket.SHUT_RDWR)  # a forked process may have it open still
         self._wakeup.close()
         self._thread.join()
         self._numbers.close()
 
     def begin(self) -> None:
-        """Let the first signal stop the worker from now on, instead of calling *leave*, which does not return."""
+        """Let the first signal stop the worker from now on, instead of calling *leave*, which does not return.
+
+        Task modules were imported before, and may have taken the signals.
+        """
+        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+        for number in self._handlers_before:
+            signal.signal(number, _ignore_in_main_thread)
         with self._lock:
             self.has_begun = True
+
+    def _leave_signals(self) -> None:
+        """Give the signals back, at the end and in a forked process; a second call does nothing."""
+        if self._handlers_before:
+            signal.set_wakeup_fd(self._descriptor_before)
+        while self._handlers_before:
+            signal.signal(*self._handlers_before.popitem())
+        self._release_signals()
+
+    def _hold_signals(self) -> None:
+        """Block the signals while this thread forks: until the new process left them, it would tell this worker."""
+        self._mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if self._handlers_before else None
+
+    def _release_signals(self) -> None:
+        before, self._mask.before = getattr(self._mask, "before", None), None
+        if before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _serve(self) -> None:
         while True:
@@ -286,21 +359,21 @@ class Watch:
         self._stop.set()
         running = self._worker.running
         tasks = "1 task still runs" if running == 1 else f"{running} tasks still run"
-        warn(f"stopping: {tasks}; a second signal exits at once" if running else "stopping")
+        self._warn(f"stopping: {tasks}; a second signal exits at once" if running else "stopping")
 
     def _report_error(self) -> None:
         before, self._error = self._error, self._worker.error
         if self._error is None and before is not None:
-            warn("working again")
+            self._warn("working again")
         elif self._error is not None and type(self._error) is not type(before):
-            warn(f"{self._error}; trying again")
+            self._warn(f"{self._error}; trying again")
         self._report_unstarted()
 
     def _report_unstarted(self) -> None:
         reason = self._worker.not_started
         if reason is not None and not self._has_reported_unstarted:
             self._has_reported_unstarted = True
-            warn(f"a task did not start and is postponed: {reason}")
+            self._warn(f"a task did not start and is postponed: {reason}")
 
 
 def _ignore_in_main_thread(_number: int, _frame: FrameType | None) -> None:

@@ -1,0 +1,184 @@
+"""A worker stays a worker, whatever task code does with signals, processes, event loops, streams and folders.
+
+Each case is a package of its own: its module does *at import* what the first text says, and its task what the second
+text says. Afterwards the worker runs another task, and one SIGTERM stops it in order.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from tests.builders import add, document
+from tests.features.worker.test_worker import yard_at
+from tests.features.worker.workers import Process, Yard
+from tests.unit.make import eventually
+from tidemill.clock import ServerClock
+from tidemill.store.connection import open_tasks
+from tidemill.testing import Mongod
+
+pytestmark = pytest.mark.slow
+
+GONE = "os.mkdir(f'/tmp/gone-{os.getpid()}'); os.chdir(f'/tmp/gone-{os.getpid()}'); os.rmdir(os.getcwd())"
+MODULE = """\
+import asyncio, multiprocessing, os, signal, subprocess, sys, threading, time
+from tidemill import task
+
+def sleeping():
+    time.sleep(60)
+
+{at_import}
+
+@task("rough", isolate={isolate}, timeout=20)
+def rough(payload):
+{at_run}
+
+@task("after", isolate={isolate})
+def after(payload):
+    return "ran"
+"""
+
+AT_IMPORT = {
+    "takes the signals": """
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """,
+    "ignores the signals": """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    """,
+    "ignores children": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+    "blocks the signals": "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})",
+    "runs a loop with handlers of signals": """
+        async def main():
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGTERM, print)
+            loop.add_signal_handler(signal.SIGUSR1, print)
+            await asyncio.sleep(0)
+        asyncio.run(main())
+    """,
+    "takes the wakeup descriptor": "signal.set_wakeup_fd(-1)",
+    "starts a child that stays": "child = multiprocessing.Process(target=sleeping, daemon=True); child.start()",
+    "goes to a folder that is gone": GONE,
+    "goes to another folder": "os.chdir('/')",
+    "replaces the streams": "sys.stdout = sys.stderr = open(os.devnull, 'w')",
+    "closes the streams": "sys.stdout.close(); sys.stderr.close()",
+    "has no streams": "sys.stdout = sys.stderr = sys.stdin = None",
+    "sets the policy of event loops": "asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())",
+}  # fmt: skip
+
+AT_RUN = {
+    "uses a pool": """
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            return pool.map(abs, [-1, 2])
+    """,
+    "terminates a child": """
+        child = multiprocessing.get_context("fork").Process(target=sleeping)
+        child.start()
+        child.terminate()
+        child.join(10)
+        return child.exitcode
+    """,
+    "interrupts a child": """
+        child = multiprocessing.get_context("fork").Process(target=sleeping)
+        child.start()
+        time.sleep(0.2)
+        os.kill(child.pid, signal.SIGINT)
+        child.join(10)
+        return child.exitcode
+    """,
+    "forks and leaves by exception": """
+        if os.fork() == 0:
+            raise SystemExit
+        os.wait()
+    """,
+    "forks and goes on": """
+        if os.fork() == 0:
+            return "child"
+        os.wait()
+    """,
+    "runs a command": "return subprocess.run(['kill', '-TERM', '0'], start_new_session=True).returncode",
+    "waits for any child": """
+        subprocess.Popen(["true"])
+        return os.waitpid(-1, 0)[1]
+    """,
+    "closes the streams": "sys.stdout.close(); sys.stderr.close()",
+    "has no streams": "sys.stdout = sys.stderr = None",
+    "closes the descriptors of the streams": "os.close(1); os.close(2)",
+    "goes to a folder that is gone": GONE,
+    "tries to set a handler": "signal.signal(signal.SIGTERM, signal.SIG_DFL)",
+    "blocks the signals": "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})",
+    "leaves a loop that is closed": """
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+    """,
+    "runs a loop of its own": "return asyncio.run(asyncio.sleep(0, 'slept'))",
+    "leaves a loop that runs on": """
+        threading.Thread(target=asyncio.new_event_loop().run_forever, daemon=True).start()
+    """,
+}  # fmt: skip
+
+
+class Rough:
+    """A yard with one package of rough tasks."""
+
+    def __init__(self, yard: Yard, folder: Path) -> None:
+        self.yard = yard
+        self._folder = folder
+
+    def start(self, *, at_import: str = "", at_run: str = "pass", isolate: bool = False) -> Process:
+        package = self._folder / "rough_tasks"
+        package.mkdir()
+        (package / "__init__.py").touch()
+        source = MODULE.format(
+            at_import=textwrap.dedent(at_import),
+            at_run=textwrap.indent(textwrap.dedent(at_run).strip("\n"), "    "),
+            isolate=isolate,
+        )
+        (package / "rough.py").write_text(source)
+        return self.yard.process("--tasks", "rough_tasks", PYTHONPATH=str(self._folder))
+
+    def run(self, name: str) -> dict[str, Any]:
+        """Enqueue a task and return its document once it has ended."""
+        tasks = open_tasks(self.yard.db)
+        [task_id] = add(tasks, [document(ServerClock(self.yard.db).now(), name=name, max_retries=0)])
+        where = {"_id": task_id, "status": {"$in": ["done", "failed"]}}
+        assert eventually(lambda: self.yard.db["tasks"].find_one(where) is not None, within=25)
+        [found] = self.yard.db["tasks"].find(where)
+        return dict(found)
+
+
+@pytest.fixture
+def rough(mongod: Mongod, db: Database[Any], tmp_path: Path) -> Iterator[Rough]:
+    with yard_at(mongod.uri, db, tmp_path) as yard:
+        yield Rough(yard, tmp_path)
+
+
+@pytest.mark.parametrize("isolate", [False, True], ids=["thread", "isolated"])
+@pytest.mark.parametrize("name", AT_IMPORT)
+def test_a_module_that_does_this_at_import_leaves_the_worker_a_worker(
+    rough: Rough, name: str, *, isolate: bool
+) -> None:
+    worker = rough.start(at_import=AT_IMPORT[name], isolate=isolate)
+
+    assert rough.run("after")["status"] == "done"
+    ended = worker.stopped()
+    assert ended.status == 0, ended
+
+
+@pytest.mark.parametrize("isolate", [False, True], ids=["thread", "isolated"])
+@pytest.mark.parametrize("name", AT_RUN)
+def test_a_task_that_does_this_leaves_the_worker_a_worker(rough: Rough, name: str, *, isolate: bool) -> None:
+    worker = rough.start(at_run=AT_RUN[name], isolate=isolate)
+
+    ran = rough.run("rough")
+    assert rough.run("after")["status"] == "done", ran
+    ended = worker.stopped()
+    assert ended.status == 0, (ran, ended)
