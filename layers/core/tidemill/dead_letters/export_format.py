@@ -19,11 +19,11 @@ from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
 
 import bson
-import pymongo.errors
 from bson import ObjectId, json_util
 from bson.codec_options import DatetimeConversion
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
+from pymongo.errors import DuplicateKeyError
 
 from tidemill.dead_letters.documents import MAX_DOCUMENT_BYTES, DeadLetterId, decode_id
 from tidemill.documents import DEAD_LETTERS, decode, decode_shallow, encode_fields, splice_fields
@@ -32,37 +32,6 @@ from tidemill.model import TaskId
 from tidemill.store import tasks
 from tidemill.store.connection import Tasks, translate_errors
 
-_CANONICAL_OPTIONS: Final = json_util.CANONICAL_JSON_OPTIONS
-
-
-def encode_canonical_json(document: dict[str, Any]) -> bytes:
-    """Return *document* as canonical Extended JSON in UTF-8, with characters beyond ASCII unescaped."""
-    text = io.BytesIO()
-    _write_value(document, lambda part: text.write(part.encode()))
-    return text.getvalue()
-
-
-def _write_value(value: Any, add: Callable[[str], object]) -> None:  # noqa: ANN401 - any BSON value
-    if type(value) is str:  # not isinstance: bson.Code is a subclass
-        add(json.dumps(value, ensure_ascii=False))
-    elif isinstance(value, dict):
-        before = "{"
-        for name, field in value.items():
-            add(f"{before}{json.dumps(name, ensure_ascii=False)}:")
-            _write_value(field, add)
-            before = ","
-        add("}" if value else "{}")
-    elif isinstance(value, list):
-        before = "["
-        for element in value:
-            add(before)
-            _write_value(element, add)
-            before = ","
-        add("]" if value else "[]")
-    else:
-        add(json_util.dumps(value, json_options=_CANONICAL_OPTIONS))
-
-
 _MAX_LEVELS: Final = 100
 """Nesting levels of an id in a key. An id with more gets a digest."""
 
@@ -70,7 +39,6 @@ MAX_NAME_LENGTH: Final = 200
 """Maximum number of characters behind the date. S3 allows 1024 in all, but file systems that hold copies allow 255."""
 
 _SUFFIX: Final = ".json.gz"
-_UNDATED: Final = "undated"
 
 
 def read_object_key(raw: RawBSONDocument) -> str:
@@ -93,7 +61,7 @@ def read_object_key(raw: RawBSONDocument) -> str:
     if digested is not None:
         end = f"~{hashlib.sha256(digested).hexdigest()}{end}"
         name = re.sub("%.?$", "", name[: MAX_NAME_LENGTH - len(end)])
-    day = _UNDATED
+    day = "undated"
     if isinstance(moved_at, datetime):
         day = f"{moved_at.year:04d}/{moved_at.month:02d}/{moved_at.day:02d}"  # %Y has no zeros for the year 1
     return f"dlq/{day}/{name}{end}"
@@ -238,9 +206,21 @@ def decode_object(body: bytes) -> RawBSONDocument:
 
 def _encode_readable(raw: RawBSONDocument) -> bytes | None:
     try:
-        return encode_canonical_json(decode(raw))
+        return _format_json(decode(raw)).encode()
     except _DECODE_ERRORS:
         return None
+
+
+def _format_json(value: Any) -> str:  # noqa: ANN401 - any BSON value
+    """Return *value* as canonical Extended JSON, with characters beyond ASCII unescaped."""
+    if type(value) is str:  # not isinstance: bson.Code is a subclass
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        fields = [f"{_format_json(name)}:{_format_json(field)}" for name, field in value.items()]
+        return f"{{{','.join(fields)}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_format_json, value))}]"
+    return json_util.dumps(value, json_options=json_util.CANONICAL_JSON_OPTIONS)
 
 
 def _is_reversible(text: bytes, raw: RawBSONDocument) -> bool:
@@ -278,14 +258,10 @@ def restore(dead: Tasks, body: bytes, *, now: datetime) -> DeadLetterId | None:
         NotALetterError: *body* is no such object.
     """
     letter = decode_object(body)
+    marked = splice_fields(encode_fields(letter), encode_fields({"archived_at": now, "retain_from": now}))
     with translate_errors(DEAD_LETTERS):
         try:
-            dead.insert_one(_add_export_marks(letter, now=now))
-        except pymongo.errors.DuplicateKeyError:
+            dead.insert_one(marked if len(marked.raw) <= MAX_DOCUMENT_BYTES else letter)
+        except DuplicateKeyError:
             return None
     return decode_id(decode(letter)["_id"])
-
-
-def _add_export_marks(letter: RawBSONDocument, *, now: datetime) -> RawBSONDocument:
-    marked = splice_fields(encode_fields(letter), encode_fields({"archived_at": now, "retain_from": now}))
-    return letter if len(marked.raw) > MAX_DOCUMENT_BYTES else marked
