@@ -206,7 +206,9 @@ def test_a_letter_that_fails_twice_in_a_row_is_blamed_once(dead: Tasks, shelf: S
 
     breaker = CircuitBreaker(2)
     with ThreadPoolExecutor() as pool:
-        uploader = Uploader(shelf.put, pool, breaker, until=time.monotonic() + 60, monotonic=time.monotonic)
+        uploader = Uploader(
+            put=shelf.put, pool=pool, breaker=breaker, until=time.monotonic() + 60, monotonic=time.monotonic
+        )
         uploader.upload([raw])
         uploader.upload([raw])
 

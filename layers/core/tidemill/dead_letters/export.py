@@ -56,7 +56,8 @@ def export(
     """
     total = ExportResult()
     with ThreadPoolExecutor(threads, thread_name_prefix="export") as pool:
-        uploader = Uploader(put, pool, CircuitBreaker(threads), until=until, monotonic=monotonic)
+        breaker = CircuitBreaker(threads)
+        uploader = Uploader(put=put, pool=pool, breaker=breaker, until=until, monotonic=monotonic)
         while not uploader.is_over:
             remaining = PASS_SIZE if limit is None else min(PASS_SIZE, limit - total.exported - total.refused)
             done = _export_pass(dead, uploader, clock=clock, limit=remaining) if remaining > 0 else ExportResult()
@@ -64,7 +65,6 @@ def export(
                 break
             total = total.add(done)
     left = count_unexported(dead, limit=counts.COUNT_LIMIT)
-    breaker = uploader.breaker
     return replace(total, failed=breaker.failure_count, left=left, last_error=breaker.last_error if left else None)
 
 
@@ -112,35 +112,25 @@ class CircuitBreaker:
 
     It opens after *threshold* consecutive failures that may be the bucket's fault. While it is open, no put starts. It
     closes if a running put succeeds.
+
+    Attributes:
+        failure_count: Number of failures so far.
+        last_error: Code of the latest failure, unless it is forgotten.
+        is_given_up: ``True`` if the circuit stays open.
     """
 
     def __init__(self, threshold: int) -> None:
         self.threshold: Final = threshold
-        self._lock = threading.Lock()
+        self.failure_count = 0
+        self.last_error: str | None = None
+        self.is_given_up = False
         self._consecutive_failures: list[tuple[RawBSONDocument, ExportError]] = []
-        self._failure_count = 0
-        self._last_error: str | None = None
-        self._is_given_up = False
-
-    @property
-    def failure_count(self) -> int:
-        """Number of failures so far."""
-        return self._failure_count
-
-    @property
-    def last_error(self) -> str | None:
-        """Code of the latest failure, unless it is forgotten."""
-        return self._last_error
+        self._lock = threading.Lock()
 
     @property
     def is_open(self) -> bool:
         """``True`` if the bucket may be unreachable, or refuses these dead letters."""
-        return self._is_given_up or len(self._consecutive_failures) >= self.threshold
-
-    @property
-    def is_given_up(self) -> bool:
-        """``True`` if the circuit stays open."""
-        return self._is_given_up
+        return self.is_given_up or len(self._consecutive_failures) >= self.threshold
 
     def record_success(self) -> None:
         """Close the circuit."""
@@ -150,7 +140,7 @@ class CircuitBreaker:
     def record_failure(self, letter: RawBSONDocument, error: ExportError) -> None:
         """Count a failure that may be the bucket's fault."""
         with self._lock:
-            self._failure_count, self._last_error = self._failure_count + 1, error.code
+            self.failure_count, self.last_error = self.failure_count + 1, error.code
             self._consecutive_failures.append((letter, error))
 
     def half_open(self) -> list[tuple[RawBSONDocument, ExportError]]:
@@ -161,12 +151,12 @@ class CircuitBreaker:
 
     def forget_error(self) -> None:
         """Forget the latest failure: its dead letter is tried again, or is postponed."""
-        self._last_error = None
+        self.last_error = None
 
     def give_up(self, error_code: str | None = None) -> None:
         """Open the circuit for good, because the bucket fails with *error_code*, or a put was interrupted."""
-        self._is_given_up = True
-        self._last_error = error_code or self._last_error
+        self.is_given_up = True
+        self.last_error = error_code or self.last_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,28 +167,20 @@ class PutResults:
     refused: Sequence[tuple[RawBSONDocument, str]] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Uploader:
     """Puts the objects of dead letters in the threads of *pool*, unless the circuit *breaker* is open."""
 
-    def __init__(
-        self,
-        put: PutObject,
-        pool: ThreadPoolExecutor,
-        breaker: CircuitBreaker,
-        *,
-        until: float,
-        monotonic: Callable[[], float],
-    ) -> None:
-        self.breaker: Final = breaker
-        self._put = put
-        self._pool = pool
-        self._until = until
-        self._monotonic = monotonic
+    put: PutObject
+    pool: ThreadPoolExecutor
+    breaker: CircuitBreaker
+    until: float
+    monotonic: Callable[[], float]
 
     @property
     def is_over(self) -> bool:
         """``True`` if no time is left, or the bucket was given up."""
-        return self.breaker.is_given_up or self._monotonic() >= self._until
+        return self.breaker.is_given_up or self.monotonic() >= self.until
 
     def upload(self, letters: Sequence[RawBSONDocument]) -> PutResults:
         """Put the objects of *letters*, until the circuit opens or no time is left."""
@@ -207,7 +189,7 @@ class Uploader:
             if self.is_over or self.breaker.is_open:
                 break
             key, body = read_object_key(raw), encode_object(raw)
-            started.append((raw, self._pool.submit(self._put_object, read_mark_fields(raw), key, body)))
+            started.append((raw, self.pool.submit(self._put_object, read_mark_fields(raw), key, body)))
         put, refused = list[RawBSONDocument](), list[tuple[RawBSONDocument, str]]()
         for raw, future in started:
             try:
@@ -226,7 +208,7 @@ class Uploader:
         if self.is_over or self.breaker.is_open:
             return False
         try:
-            self._put(key, body)
+            self.put(key, body)
         except ExportError as error:
             if error.blame == "object":
                 raise
