@@ -20,7 +20,7 @@ from pymongo.errors import OperationFailure
 from tests.builders import add, document, fill, lease, whole
 from tests.faults import failing
 from tidemill import indexes
-from tidemill.dead_letters import archive_writes, export, groups, redrive_writes
+from tidemill.dead_letters import archive, export, groups, redrive_writes
 from tidemill.dead_letters import queries as letter_lookups
 from tidemill.dead_letters.documents import DeadLetterId
 from tidemill.dead_letters.purge import purge
@@ -207,16 +207,12 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "add_in_order": lambda on: writes.insert_in_order(on.tasks, [document(on.now, _id=on.held[0].id)]),
     "known_occurrence": lambda on: find_occurrence(on.tasks, OCCURRENCE, OCCURRENCE.derive_ids(1)),
     "retry_now": lambda on: tasks.retry_now(on.tasks, on.held[0].id, now=on.now),
-    "failed": lambda on: list(archive_writes.find_failed(on.tasks, limit=5, now=on.now)),
-    "remove": lambda on: archive_writes.delete_tasks(on.tasks, [_raw({"_id": on.held[0].id})]),
-    "put off moving": lambda on: archive_writes.postpone_move(
-        on.tasks, [(_raw({"_id": on.held[0].id}), "x")], now=on.now
-    ),
-    "bury a repeated one": lambda on: archive_writes.insert_dead_letters(_dead(on), [_letter()]),
-    "close_earlier": lambda on: archive_writes.close_earlier(
-        _dead(on), [_raw({"_id": LETTER | {"redrives": 1}})], now=on.now
-    ),
-    "keep_unexported": lambda on: archive_writes.update_retention(_dead(on), expire_unexported=False, now=on.now),
+    "failed": lambda on: list(archive.find_failed(on.tasks, limit=5, now=on.now)),
+    "remove": lambda on: archive.delete_tasks(on.tasks, [_raw({"_id": on.held[0].id})]),
+    "put off moving": lambda on: archive.postpone_move(on.tasks, [(_raw({"_id": on.held[0].id}), "x")], now=on.now),
+    "bury a repeated one": lambda on: archive.insert_dead_letters(_dead(on), [_letter()]),
+    "close_earlier": lambda on: archive.close_earlier(_dead(on), [_raw({"_id": LETTER | {"redrives": 1}})], now=on.now),
+    "keep_unexported": lambda on: export.update_retention(_dead(on), expire_unexported=False, now=on.now),
     "letter": lambda on: letter_lookups.find_dead_letter(_dead(on), DeadLetterId(task=7, redrives=0)),
     "deaths": lambda on: letter_lookups.find_of_task(_dead(on), 7, limit=5),
     "newest_open": lambda on: letter_lookups.find_newest_open(_dead(on), 7),

@@ -16,7 +16,7 @@ from tests.builders import MINUTE, add, document
 from tests.faults import failing
 from tests.handlers import wire
 from tidemill import UnavailableError
-from tidemill.dead_letters import archive_writes
+from tidemill.dead_letters.archive import insert_dead_letters
 from tidemill.store import tasks as store_tasks
 from tidemill.store import writes
 from tidemill.store.connection import Tasks, open_tasks
@@ -38,9 +38,7 @@ def _letter(task: str) -> dict[str, Any]:
 WRITES: dict[str, tuple[str, Callable[[Tasks, datetime], object]]] = {
     "bury": (
         "insert",
-        lambda tasks, now: archive_writes.insert_dead_letters(
-            tasks, [_raw(document(now, _id=_letter(n))) for n in ("there", "new")]
-        ),
+        lambda tasks, now: insert_dead_letters(tasks, [_raw(document(now, _id=_letter(n))) for n in ("there", "new")]),
     ),
     "insert": (
         "insert",

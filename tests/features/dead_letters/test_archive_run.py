@@ -13,7 +13,7 @@ from tests.buried import bury, failed, letter, letters
 from tests.faults import failing
 from tests.fixtures import ManualClock
 from tidemill.dead_letters.archive import ArchiveContext, ArchiveError, Report, archive
-from tidemill.dead_letters.archive_writes import RETENTION_BATCH_SIZE
+from tidemill.dead_letters.export import RETENTION_BATCH_SIZE
 from tidemill.documents import DEAD_LETTERS
 from tidemill.store.connection import Tasks, open_tasks
 

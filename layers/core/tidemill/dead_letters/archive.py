@@ -1,27 +1,43 @@
 """Archive: complete redrives, move failed tasks to the dead letters, update their retention, export.
 
-The four steps are independent: a step that fails does not stop the steps after it.
+The four steps are independent: a step that fails does not stop the steps after it. A move inserts the dead letters
+first and deletes their tasks last.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
+from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
+from pymongo import ASCENDING, DESCENDING, DeleteOne, UpdateOne
 
+from tidemill import indexes
 from tidemill.clock import Clock
-from tidemill.dead_letters import archive_writes
-from tidemill.dead_letters.documents import build_dead_letter
-from tidemill.dead_letters.export import count_unexported, export
+from tidemill.dead_letters.documents import (
+    ARCHIVE_ATTEMPT_FIELDS,
+    MARK_FIELDS,
+    MAX_REDRIVES,
+    REDRIVE_MARK_FIELDS,
+    build_dead_letter,
+    read_key,
+    read_redrives,
+    record_failed_attempt,
+)
+from tidemill.dead_letters.export import RETENTION_BATCH_SIZE, count_unexported, export, update_retention
 from tidemill.dead_letters.export_format import PutObject
+from tidemill.dead_letters.queries import match_task
 from tidemill.dead_letters.redrive import RedriveContext, complete
+from tidemill.documents import DEAD_LETTERS, decode_shallow, encode_fields
 from tidemill.errors import CredentialsError, TidemillError, UnavailableError
 from tidemill.store.connection import Tasks, limit_time, run_server_command, translate_errors
 from tidemill.store.counts import COUNT_LIMIT
+from tidemill.store.paging import byte_batches
+from tidemill.store.writes import DUPLICATE_KEY_CODE, insert_each, write_each
 
 BATCH: Final = 500
 
@@ -136,11 +152,11 @@ def _move_failed(on: ArchiveContext, report: Report, until: float, monotonic: Mo
 def _update_retention(on: ArchiveContext, report: Report, until: float, monotonic: Monotonic) -> Report:
     unchanged: list[Any] = []
     while monotonic() < until:
-        ids, changed = archive_writes.update_retention(
+        ids, changed = update_retention(
             on.dead, expire_unexported=on.expire_unexported, now=on.clock.now(), excluded_ids=unchanged
         )
         unchanged += ids if changed < len(ids) else []
-        if len(ids) < archive_writes.RETENTION_BATCH_SIZE:
+        if len(ids) < RETENTION_BATCH_SIZE:
             break
     return report
 
@@ -177,7 +193,7 @@ def move_failed(
     newest_first, may_turn = False, True
     while monotonic() < until:
         before = total.moved
-        for batch in archive_writes.find_failed(tasks, limit=batch_size, now=clock.now(), newest_first=newest_first):
+        for batch in find_failed(tasks, limit=batch_size, now=clock.now(), newest_first=newest_first):
             done = _move_batch(tasks, dead, batch, now=clock.now())
             total = _add_moves(total, done)
             if monotonic() >= until:
@@ -207,16 +223,176 @@ def _move_batch(tasks: Tasks, dead: Tasks, batch: Sequence[RawBSONDocument], *, 
             letters.append((raw, build_dead_letter(raw, now=now)))
         except ValueError as error:
             stuck.append((raw, str(error)))
-    archive_writes.close_earlier(dead, [letter for _, letter in letters], now=now)
-    inserted = archive_writes.insert_dead_letters(dead, [letter for _, letter in letters])
+    close_earlier(dead, [letter for _, letter in letters], now=now)
+    inserted = insert_dead_letters(dead, [letter for _, letter in letters])
     safe = [letters[index][0] for index in (*inserted.new, *inserted.there)]
     stuck += [(letters[index][0], why) for index, why in inserted.refused.items()]
     for index, redrives in inserted.taken.items():
         raw = letters[index][0]
-        again = archive_writes.insert_dead_letters(dead, [build_dead_letter(raw, now=now, redrives=redrives)])
+        again = insert_dead_letters(dead, [build_dead_letter(raw, now=now, redrives=redrives)])
         safe += [raw] if again.new or again.there else []
         stuck += [(raw, why) for why in again.refused.values()]
         stuck += [(raw, "its id is taken by other dead letters")] * len(again.taken)
-    moved = archive_writes.delete_tasks(tasks, safe)
-    archive_writes.postpone_move(tasks, stuck, now=now)
+    moved = delete_tasks(tasks, safe)
+    postpone_move(tasks, stuck, now=now)
     return Report(moved=moved, repeated=len(inserted.there), stuck=len(stuck))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InsertResult:
+    """Outcomes of an insert of dead letters, by their index.
+
+    An index in no attribute must be tried again: the document that took its id has disappeared.
+
+    Attributes:
+        new: Inserted now.
+        there: Inserted earlier.
+        taken: Another failure of a task with the same id has the id. The value is the next free number of redrives.
+        refused: Refused by MongoDB, with the message.
+    """
+
+    new: Sequence[int] = ()
+    there: Sequence[int] = ()
+    taken: Mapping[int, int] = field(default_factory=dict)
+    refused: Mapping[int, str] = field(default_factory=dict)
+
+
+def find_failed(
+    tasks: Tasks, *, limit: int, now: datetime, newest_first: bool = False
+) -> Iterator[list[RawBSONDocument]]:
+    """Yield failed tasks in lists of up to *limit*, the earliest failure first, without the fields of dead letters.
+
+    Tasks that could not be moved are left out until their next attempt is due.
+    """
+    where: dict[str, Any] = {"status": "failed", "archive_retry_at": {"$not": {"$gt": now}}}
+    with translate_errors():
+        found = tasks.find(where, dict.fromkeys([*MARK_FIELDS, *ARCHIVE_ATTEMPT_FIELDS], 0), hint=indexes.FAILED)
+        order = DESCENDING if newest_first else ASCENDING
+        yield from byte_batches(found.sort("finished_at", order).batch_size(limit), most=limit)
+
+
+def insert_dead_letters(dead: Tasks, letters: Sequence[RawBSONDocument]) -> InsertResult:
+    """Insert *letters*, except those that exist already."""
+    if not letters:
+        return InsertResult()
+    codes = insert_each(dead, letters, collection=DEAD_LETTERS)
+    repeated = {index: letters[index] for index, code in codes.items() if code == DUPLICATE_KEY_CODE}
+    there, taken = _find_duplicates(dead, repeated)
+    return InsertResult(
+        new=[index for index in range(len(letters)) if index not in codes],
+        there=there,
+        taken=taken,
+        refused={index: f"MongoDB refuses it (code {code})" for index, code in codes.items() if index not in repeated},
+    )
+
+
+def close_earlier(dead: Tasks, letters: Sequence[RawBSONDocument], *, now: datetime) -> None:
+    """Close the earlier dead letters of the tasks in *letters* whose redrive was interrupted.
+
+    `complete` recognises such a redrive by the later dead letter. It could not do this once *letters* are purged.
+    """
+    close = {"$set": {"redriven_at": now}, "$unset": dict.fromkeys(REDRIVE_MARK_FIELDS, "")}
+    updates = []
+    for fields in map(decode_shallow, letters):
+        task, redrives = fields["_id"]["task"], fields["_id"]["redrives"]
+        if redrives:
+            where = {
+                "_id": {"$eq": {"task": task, "redrives": redrives - 1}},
+                "created_at": {"$eq": fields.get("created_at")},
+                "redrive_started_at": {"$type": "date"},
+                "redriven_at": None,
+            }
+            updates.append(UpdateOne(where, close, hint=indexes.BY_ID))
+    write_each(dead, updates)
+
+
+def delete_tasks(tasks: Tasks, moved: Sequence[RawBSONDocument]) -> int:
+    """Delete the tasks in *moved*, except tasks that were redriven or failed again since the read. Return the count."""
+    if not moved:
+        return 0
+    deletions = [DeleteOne(_match_unchanged(raw), hint=indexes.BY_ID) for raw in moved]
+    with translate_errors():
+        return tasks.bulk_write(deletions, ordered=False).deleted_count
+
+
+def postpone_move(tasks: Tasks, stuck: Sequence[tuple[RawBSONDocument, str]], *, now: datetime) -> None:
+    """Record on failed tasks why they cannot be moved, and when to try again: later each time."""
+    updates = [
+        UpdateOne(_match_unchanged(raw), record_failed_attempt("archive", why=why, now=now), hint=indexes.BY_ID)
+        for raw, why in stuck
+    ]
+    write_each(tasks, updates)
+
+
+def _match_unchanged(raw: RawBSONDocument) -> dict[str, Any]:
+    task = decode_shallow(raw)
+    guard: dict[str, Any] = {"_id": {"$eq": task["_id"]}, "status": "failed"}
+    for name in ("created_at", "updated_at", "finished_at", "redrives"):
+        value = task.get(name)
+        if isinstance(value, datetime | DatetimeMS | int | float | None):  # another type may not find its own document
+            guard[name] = {"$eq": value}
+    return guard
+
+
+_TIMES: Final = ("created_at", "finished_at")
+_PROJECTION: Final = (*_TIMES, "redrives", "redriven_at", "settled_by")
+
+
+def _find_duplicates(dead: Tasks, letters: Mapping[int, RawBSONDocument]) -> tuple[list[int], dict[int, int]]:
+    """Compare *letters*, whose ids are taken, with the stored dead letters of their tasks.
+
+    Return `InsertResult.there` and `InsertResult.taken`.
+    """
+    dated = [letter for letter in letters.values() if _name_life_fields(letter) == _TIMES]
+    same_ids = [{"_id": {"$eq": decode_shallow(letter)["_id"]}} for letter in dated]
+    stored = {read_key(raw): raw for raw in _find_stored(dead, {"$or": same_ids}, _TIMES)} if same_ids else {}
+    there, taken = list[int](), dict[int, int]()
+    for index, letter in letters.items():
+        same_id = stored.get(read_key(letter))
+        found = [same_id] if same_id is not None and _is_same(letter, same_id) else _find_of_task(dead, letter)
+        if any(_is_same(letter, stored_letter) for stored_letter in found):
+            there.append(index)
+        elif found:
+            taken[index] = max(map(_read_redrives, found)) + 1
+    return there, taken
+
+
+def _find_of_task(dead: Tasks, letter: RawBSONDocument) -> list[RawBSONDocument]:
+    where = {"_id": match_task(decode_shallow(letter)["_id"]["task"])}
+    return _find_stored(dead, where, _name_life_fields(letter))
+
+
+def _find_stored(dead: Tasks, where: Mapping[str, Any], life_fields: Sequence[str]) -> list[RawBSONDocument]:
+    with translate_errors(DEAD_LETTERS):
+        return list(dead.find(where, dict.fromkeys((*_PROJECTION, *life_fields), 1), hint=indexes.BY_ID))
+
+
+def _is_same(letter: RawBSONDocument, stored: RawBSONDocument) -> bool:
+    """Return whether *stored* records the same failure as *letter*.
+
+    ``settled_by`` tells two failures in one millisecond apart. A redriven dead letter also needs the same number of
+    redrives, because a document that was written by hand has no ``settled_by``.
+    """
+    fields, stored_fields = decode_shallow(letter), decode_shallow(stored)
+    if fields.get("settled_by") != stored_fields.get("settled_by") or _read_life(letter) != _read_life(stored):
+        return False
+    return stored_fields.get("redriven_at") is None or read_redrives(fields) == read_redrives(stored_fields)
+
+
+def _read_life(letter: RawBSONDocument) -> list[bytes]:
+    """Return the values that tell this life of a task from its other lives."""
+    fields = decode_shallow(letter)
+    return [encode_fields({name: fields.get(name)}) for name in _name_life_fields(letter)]
+
+
+def _name_life_fields(letter: RawBSONDocument) -> tuple[str, ...]:
+    """Return the names of its times, or of its payload if it was written by hand without times."""
+    fields = decode_shallow(letter)
+    return _TIMES if any(fields.get(name) is not None for name in _TIMES) else ("payload",)
+
+
+def _read_redrives(letter: RawBSONDocument) -> int:
+    """Return the number of redrives in the id; 0 if it is no number or too large to count on from."""
+    value = decode_shallow(letter)["_id"].get("redrives")
+    is_number = isinstance(value, int | float) and 0 <= value < MAX_REDRIVES
+    return int(value) if is_number else 0

@@ -21,15 +21,11 @@ MAX_REDRIVES: Final = 2**31 - 1
 REDRIVE_MARK_FIELDS: Final = ("redrive_started_at", "redrive_due_at", "redrive_token", "redrive_drops_expiry")
 """Fields of a dead letter whose redrive is in progress."""
 
-CHANGING_FIELDS: Final = (
-    "archived_at",
-    "export_attempts",
-    "export_error",
-    "export_retry_at",
-    *REDRIVE_MARK_FIELDS,
-    "redriven_at",
-    "retain_from",
-)
+ARCHIVE_ATTEMPT_FIELDS: Final = ("archive_attempts", "archive_error", "archive_retry_at")
+EXPORT_ATTEMPT_FIELDS: Final = ("export_attempts", "export_error", "export_retry_at")
+"""Fields of failed attempts to move a task, and to export a dead letter."""
+
+CHANGING_FIELDS: Final = ("archived_at", *EXPORT_ATTEMPT_FIELDS, *REDRIVE_MARK_FIELDS, "redriven_at", "retain_from")
 """Fields of a dead letter that change after the move. The export leaves them out."""
 
 MARK_FIELDS: Final = ("dead_lettered_at", "fingerprint", *CHANGING_FIELDS)
@@ -208,3 +204,23 @@ def _drop_spare_fields(task: Mapping[str, Any]) -> RawBSONDocument:
     if isinstance(fields.get("error"), Mapping):
         fields["error"] = {**fields["error"], "message": _FULL_MESSAGE}
     return RawBSONDocument(bson.encode(fields))
+
+
+_FIRST_RETRY_WAIT_MS: Final = 600_000
+_MAX_RETRY_WAIT_MS: Final = 86_400_000
+_MAX_COUNTED_ATTEMPTS: Final = 1000
+
+
+def record_failed_attempt(what: str, *, why: str, now: datetime) -> list[dict[str, Any]]:
+    """Return the update that records a failed attempt to *what*: ``archive`` or ``export``.
+
+    The wait until the next attempt is ten minutes, and doubles with each attempt, up to a day.
+    """
+    before = {"$min": [{"$max": [{"$ifNull": [f"${what}_attempts", 0]}, 0]}, _MAX_COUNTED_ATTEMPTS]}
+    wait = {"$min": [{"$multiply": [_FIRST_RETRY_WAIT_MS, {"$pow": [2, before]}]}, _MAX_RETRY_WAIT_MS]}
+    fields = {
+        f"{what}_attempts": {"$add": [before, 1]},
+        f"{what}_error": {"$literal": why},
+        f"{what}_retry_at": {"$add": [now, {"$toLong": wait}]},
+    }
+    return [{"$set": fields}]

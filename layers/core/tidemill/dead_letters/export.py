@@ -1,6 +1,7 @@
-"""Export: copy dead letters to S3. The object is put first and the dead letter is marked last.
+"""Export: copy dead letters to S3; retention of the dead letters that are not exported.
 
-A run may stop anywhere; the next run puts what is not marked again.
+The object is put first and the dead letter is marked last. A run may stop anywhere; the next run puts what is not
+marked again.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from pymongo import ASCENDING, DESCENDING, UpdateOne
 
 from tidemill import indexes
 from tidemill.clock import Clock
-from tidemill.dead_letters.archive_writes import record_failed_attempt
-from tidemill.dead_letters.documents import CHANGING_FIELDS
+from tidemill.dead_letters.documents import CHANGING_FIELDS, EXPORT_ATTEMPT_FIELDS, record_failed_attempt
 from tidemill.dead_letters.export_format import ExportError, ExportResult, PutObject, encode_object, read_object_key
 from tidemill.documents import DEAD_LETTERS, decode_shallow
 from tidemill.store import counts
@@ -37,6 +37,8 @@ A cursor has a bounded life and does not survive an election; the next pass open
 """
 
 THREADS: Final = 16
+RETENTION_BATCH_SIZE: Final = 1000
+"""Maximum number of dead letters in one update of the retention."""
 
 
 def export(
@@ -224,7 +226,6 @@ class Uploader:
 _UNEXPORTED_FILTER: Final = {"archived_at": None}
 _AGE_FIELDS: Final = ("archived_at", "retain_from", "dead_lettered_at")
 _MARK_FIELDS: Final = ("_id", "dead_lettered_at")
-_ATTEMPT_FIELDS: Final = ("export_attempts", "export_error", "export_retry_at")
 
 
 def find_unexported(
@@ -249,13 +250,31 @@ def count_unexported(dead: Tasks, *, limit: int) -> int:
         return dead.count_documents(_UNEXPORTED_FILTER, hint=indexes.EXPORT, limit=limit)
 
 
+def update_retention(
+    dead: Tasks, *, expire_unexported: bool, now: datetime, excluded_ids: Sequence[Any] = ()
+) -> tuple[Sequence[Any], int]:
+    """Keep dead letters that are not exported; with *expire_unexported* let them expire, counted from *now*.
+
+    One call changes at most `RETENTION_BATCH_SIZE`, and none of *excluded_ids*. Return the ids that were found, and how
+    many of them changed: MongoDB may refuse some updates.
+    """
+    where: dict[str, Any] = {"archived_at": None, "retain_from": None if expire_unexported else {"$type": "date"}}
+    update = {"$set": {"retain_from": now}} if expire_unexported else {"$unset": {"retain_from": ""}}
+    excluded = {"_id": {"$nin": list(excluded_ids)}} if excluded_ids else {}
+    with translate_errors(DEAD_LETTERS):
+        found = dead.find(where | excluded, {"_id": 1}, hint=indexes.EXPORT).limit(RETENTION_BATCH_SIZE)
+        ids = [decode_shallow(raw)["_id"] for raw in found.batch_size(RETENTION_BATCH_SIZE + 1)]
+    changes = [UpdateOne({"_id": {"$eq": letter_id}} | where, update, hint=indexes.BY_ID) for letter_id in ids]
+    return ids, write_each(dead, changes).changed
+
+
 def mark_exported(dead: Tasks, letters: Sequence[RawBSONDocument], *, now: datetime) -> WriteCounts:
     """Record that *letters* are in S3, with retention from *now* on.
 
     Dead letters that were marked earlier do not change, and do not count as changed. The same holds for a dead letter
     that replaced another after the read.
     """
-    change = {"$set": {"archived_at": now, "retain_from": now}, "$unset": dict.fromkeys(_ATTEMPT_FIELDS, "")}
+    change = {"$set": {"archived_at": now, "retain_from": now}, "$unset": dict.fromkeys(EXPORT_ATTEMPT_FIELDS, "")}
     return write_each(dead, [UpdateOne(_match_unexported(raw), change, hint=indexes.BY_ID) for raw in letters])
 
 

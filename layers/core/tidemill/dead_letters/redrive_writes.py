@@ -16,7 +16,13 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateOne
 
 from tidemill import indexes
-from tidemill.dead_letters.documents import MARK_FIELDS, REDRIVE_MARK_FIELDS, read_key, read_redrives
+from tidemill.dead_letters.documents import (
+    ARCHIVE_ATTEMPT_FIELDS,
+    MARK_FIELDS,
+    REDRIVE_MARK_FIELDS,
+    read_key,
+    read_redrives,
+)
 from tidemill.dead_letters.redrive_checks import Candidate, ExistingTask, LiveState, Redrivable, read_life
 from tidemill.documents import DEAD_LETTERS, decode, decode_shallow, id_key, is_text
 from tidemill.model import TaskId
@@ -39,8 +45,7 @@ RESET_FIELDS: Final = (
 """Fields of a redriven task that get new values."""
 
 _DROPPED_FIELDS: Final = (
-    *MARK_FIELDS, "reason", "lease", "settled_by", "cancel_requested_at", "released_key", "archive_attempts",
-    "archive_error", "archive_retry_at",
+    *MARK_FIELDS, "reason", "lease", "settled_by", "cancel_requested_at", "released_key", *ARCHIVE_ATTEMPT_FIELDS,
 )  # fmt: skip
 
 
