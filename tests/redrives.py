@@ -13,8 +13,8 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 
 from tests.faults import heard
 from tests.fixtures import ManualClock
-from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import RedriveContext, RedriveRequest, RedriveResult, complete, redrive
+from tidemill.dead_letters.selection import DeadLetterFilter
 from tidemill.documents import DEAD_LETTERS
 from tidemill.store.connection import Tasks, open_tasks
 

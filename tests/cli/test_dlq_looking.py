@@ -18,7 +18,7 @@ from tidemill.admin.api import operate, read_operation
 from tidemill.admin.context import AdminContext
 from tidemill.cli.dlq_view import draw_sparkline
 from tidemill.clock import ServerClock
-from tidemill.dead_letters.groups import GroupLimits
+from tidemill.dead_letters.queries import GroupLimits
 from tidemill.policy.retry import DEFAULT
 from tidemill.store.connection import Tasks
 

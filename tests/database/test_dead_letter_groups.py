@@ -12,7 +12,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
 from tests.buried import FINGERPRINT, bury, letter
-from tidemill.dead_letters.groups import TREND_HOURS, Group, GroupLimits, Groups, find_fingerprints, find_groups
+from tidemill.dead_letters.queries import TREND_HOURS, Group, GroupLimits, Groups, find_fingerprints, find_groups
 from tidemill.model import Task
 from tidemill.store.connection import Tasks
 
@@ -21,11 +21,13 @@ MS = timedelta(milliseconds=1)
 
 
 def found(dead: Tasks, now: datetime, *, limit: int = 20) -> dict[str, Group]:
-    return {one.fingerprint: one for one in find_groups(dead, limit=limit, now=now).page}
+    return {one.fingerprint: one for one in find_groups(dead, limit=limit, now=now).groups}
 
 
 def test_without_dead_letters_there_are_no_groups(dead: Tasks, now: datetime) -> None:
-    assert find_groups(dead, limit=20, now=now) == Groups(page=(), in_all=0, letters=0, sampled_newest=None)
+    assert find_groups(dead, limit=20, now=now) == Groups(
+        groups=(), total_groups=0, dead_letters=0, sampled_newest=None
+    )
 
 
 def test_a_group_has_its_size_and_when_it_was_first_and_last_seen(dead: Tasks, now: datetime) -> None:
@@ -34,7 +36,7 @@ def test_a_group_has_its_size_and_when_it_was_first_and_last_seen(dead: Tasks, n
 
     group = found(dead, now)["a"]
 
-    assert (group.letters, group.first_at, group.last_at) == (3, now - 50 * HOUR, now - 3 * HOUR)
+    assert (group.dead_letters, group.first_at, group.last_at) == (3, now - 50 * HOUR, now - 3 * HOUR)
 
 
 def test_only_open_letters_count(dead: Tasks, now: datetime) -> None:
@@ -44,10 +46,10 @@ def test_only_open_letters_count(dead: Tasks, now: datetime) -> None:
 
     every = find_groups(dead, limit=20, now=now)
 
-    [group] = every.page
-    assert (group.fingerprint, group.letters, sum(group.trend)) == ("a", 2, 2)
+    [group] = every.groups
+    assert (group.fingerprint, group.dead_letters, sum(group.trend)) == ("a", 2, 2)
     assert (group.first_at, group.last_at) == (now - 2 * HOUR, now - HOUR)
-    assert (every.in_all, every.letters) == (1, 2)
+    assert (every.total_groups, every.dead_letters) == (1, 2)
 
 
 def test_the_largest_groups_come_first_and_of_equal_ones_the_newest(dead: Tasks, now: datetime) -> None:
@@ -56,8 +58,8 @@ def test_the_largest_groups_come_first_and_of_equal_ones_the_newest(dead: Tasks,
 
     assert list(found(dead, now)) == ["large", "b: new", "a: old", "small"]
     page = find_groups(dead, limit=2, now=now)
-    assert [one.fingerprint for one in page.page] == ["large", "b: new"]
-    assert (page.in_all, page.letters) == (4, 8)
+    assert [one.fingerprint for one in page.groups] == ["large", "b: new"]
+    assert (page.total_groups, page.dead_letters) == (4, 8)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +117,9 @@ def test_a_fingerprint_that_a_person_wrote_is_a_group_too(dead: Tasks, now: date
 
     every = find_groups(dead, limit=20, now=now)
 
-    assert (every.in_all, every.letters) == (2, 4)
-    group = every.page[-1]
-    assert (group.fingerprint, group.letters) == (value if isinstance(value, str) else "", 1)
+    assert (every.total_groups, every.dead_letters) == (2, 4)
+    group = every.groups[-1]
+    assert (group.fingerprint, group.dead_letters) == (value if isinstance(value, str) else "", 1)
     assert group.sample is None or group.sample.id.task == task_id
 
 
@@ -127,7 +129,7 @@ def test_a_time_that_a_person_wrote_stops_nothing(dead: Tasks, now: datetime, va
 
     group = found(dead, now)["a"]
 
-    assert (group.letters, group.first_at, sum(group.trend)) == (1, None, 0)
+    assert (group.dead_letters, group.first_at, sum(group.trend)) == (1, None, 0)
     assert found(dead, now)["b"].first_at == now
 
 
@@ -146,7 +148,7 @@ def test_text_that_is_no_utf_8_stops_nothing(dead: Tasks, now: datetime) -> None
     )
     dead.insert_one(RawBSONDocument(broken))
 
-    assert [one.letters for one in found(dead, now).values()] == [1]
+    assert [one.dead_letters for one in found(dead, now).values()] == [1]
 
 
 def test_no_letter_is_read_but_the_samples(db: Database[Any], dead: Tasks, now: datetime) -> None:
@@ -172,8 +174,8 @@ def test_of_as_many_as_can_be_counted_all_are(dead: Tasks, now: datetime) -> Non
 
     every = find_groups(dead, limit=20, now=now, limits=FEW)
 
-    assert [(one.fingerprint, one.letters) for one in every.page] == [("a", 3), ("b", 2), ("c", 1)]
-    assert (every.sampled_newest, every.in_all, every.letters) == (None, 3, 6)
+    assert [(one.fingerprint, one.dead_letters) for one in every.groups] == [("a", 3), ("b", 2), ("c", 1)]
+    assert (every.sampled_newest, every.total_groups, every.dead_letters) == (None, 3, 6)
 
 
 def test_of_more_than_can_be_counted_the_newest_are_wherever_their_group_stands(dead: Tasks, now: datetime) -> None:
@@ -183,13 +185,13 @@ def test_of_more_than_can_be_counted_the_newest_are_wherever_their_group_stands(
 
     every = find_groups(dead, limit=20, now=now, limits=FEW)
 
-    largest, other = every.page
-    assert (every.sampled_newest, every.in_all, every.letters) == (4, 2, 3)
-    assert (largest.fingerprint, largest.letters, largest.trend[-3:]) == ("z", 2, (0, 1, 1))
+    largest, other = every.groups
+    assert (every.sampled_newest, every.total_groups, every.dead_letters) == (4, 2, 3)
+    assert (largest.fingerprint, largest.dead_letters, largest.trend[-3:]) == ("z", 2, (0, 1, 1))
     assert (largest.first_at, largest.last_at) == (now - HOUR, now)
     assert largest.sample is not None
     assert largest.sample.id.task == newest[0]
-    assert (other.fingerprint, other.letters, other.trend[-3:]) == ("y", 1, (1, 0, 0))
+    assert (other.fingerprint, other.dead_letters, other.trend[-3:]) == ("y", 1, (1, 0, 0))
 
 
 @pytest.mark.parametrize("believed", [0, 99])
@@ -202,9 +204,9 @@ def test_a_count_of_the_servers_that_is_out_of_date_misleads_nobody(
     bury(dead, [letter(now + HOUR, fingerprint="z") for _ in range(4)])
     many = find_groups(dead, limit=20, now=now, limits=FEW)
 
-    assert (few.sampled_newest, few.letters) == (None, 3)
-    assert (many.sampled_newest, many.letters) == (4, 4)
-    assert [one.fingerprint for one in many.page] == ["z"]
+    assert (few.sampled_newest, few.dead_letters) == (None, 3)
+    assert (many.sampled_newest, many.dead_letters) == (4, 4)
+    assert [one.fingerprint for one in many.groups] == ["z"]
 
 
 def test_the_fingerprints_of_the_newest_letters_are_looked_up(dead: Tasks, now: datetime) -> None:
@@ -218,4 +220,4 @@ def test_a_letter_whose_text_is_no_utf8_can_be_the_sample(dead: Tasks, now: date
     bury(dead, [letter(now - HOUR)])
     dead.insert_one(RawBSONDocument(whole))
 
-    assert found(dead, now)[FINGERPRINT].letters == 2
+    assert found(dead, now)[FINGERPRINT].dead_letters == 2

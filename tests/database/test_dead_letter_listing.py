@@ -15,7 +15,7 @@ from pymongo.database import Database
 from tests.buried import bury, letter
 from tests.ids import shown
 from tidemill import InvalidRequestError
-from tidemill.dead_letters.queries import MAX_WALKS, DeadLetterFilter, DeadLetterPage, list_dead_letters
+from tidemill.dead_letters.selection import MAX_WALKS, DeadLetterFilter, DeadLetterPage, list_dead_letters
 from tidemill.model import Malformed, Task
 from tidemill.store.connection import Tasks
 

@@ -15,7 +15,7 @@ from tests.builders import add
 from tests.buried import bury_tasks, failed
 from tests.fixtures import T0
 from tidemill.dead_letters.documents import DeadLetterId
-from tidemill.dead_letters.queries import POSITION_KEYS, DeadLetterFilter, build_walk
+from tidemill.dead_letters.selection import POSITION_KEYS, DeadLetterFilter, build_walk
 from tidemill.documents import decode
 from tidemill.store.connection import Tasks
 from tidemill.store.paging import Page, decode_cursor, encode_cursor, read_page

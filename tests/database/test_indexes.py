@@ -20,12 +20,11 @@ from pymongo.errors import OperationFailure
 from tests.builders import add, document, fill, lease, whole
 from tests.faults import failing
 from tidemill import indexes
-from tidemill.dead_letters import archive, export, groups, redrive_writes
+from tidemill.dead_letters import archive, export, redrive_writes
 from tidemill.dead_letters import queries as letter_lookups
 from tidemill.dead_letters.documents import DeadLetterId
-from tidemill.dead_letters.purge import purge
-from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive_checks import Redrivable, read_candidate
+from tidemill.dead_letters.selection import DeadLetterFilter, purge
 from tidemill.documents import DEAD_LETTERS
 from tidemill.enqueue.inserts import find_occurrence
 from tidemill.errors import RetentionError
@@ -216,7 +215,7 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "letter": lambda on: letter_lookups.find_dead_letter(_dead(on), DeadLetterId(task=7, redrives=0)),
     "deaths": lambda on: letter_lookups.find_of_task(_dead(on), 7, limit=5),
     "newest_open": lambda on: letter_lookups.find_newest_open(_dead(on), 7),
-    "has_fingerprint": lambda on: groups.has_fingerprint(_dead(on), "a"),
+    "has_fingerprint": lambda on: letter_lookups.has_fingerprint(_dead(on), "a"),
     "unexported": lambda on: next(export.find_unexported(_dead(on), limit=5, batch=5, now=on.now)),
     "unexported, newest first": lambda on: next(
         export.find_unexported(_dead(on), limit=5, batch=5, now=on.now, newest_first=True)

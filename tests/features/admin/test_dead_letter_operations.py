@@ -20,7 +20,7 @@ from tests.fixtures import ManualClock
 from tidemill.admin.api import operate, read_operation
 from tidemill.admin.context import AdminContext
 from tidemill.dead_letters.export_format import ExportError
-from tidemill.dead_letters.groups import GroupLimits
+from tidemill.dead_letters.queries import GroupLimits
 from tidemill.errors import InvalidRequestError, TaskNotFoundError
 from tidemill.policy.retry import DEFAULT
 from tidemill.store.connection import Tasks

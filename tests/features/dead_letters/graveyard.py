@@ -21,8 +21,8 @@ from tests.fixtures import ManualClock
 from tidemill.aws.s3 import Bucket
 from tidemill.dead_letters.archive import ArchiveContext, Report, archive
 from tidemill.dead_letters.export_format import PutObject, decode_object
-from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import RedriveContext, RedriveRequest, RedriveResult, redrive
+from tidemill.dead_letters.selection import DeadLetterFilter
 from tidemill.documents import DEAD_LETTERS
 from tidemill.store.connection import Tasks, open_tasks
 

@@ -16,8 +16,7 @@ from tests.faults import Beforehand, heard
 from tests.fixtures import T0
 from tests.redrives import EVER
 from tidemill.dead_letters.documents import DeadLetterId
-from tidemill.dead_letters.purge import PurgeResult, purge
-from tidemill.dead_letters.queries import DeadLetterFilter
+from tidemill.dead_letters.selection import DeadLetterFilter, PurgeResult, purge
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import InvalidRequestError
 from tidemill.store.connection import Tasks, open_tasks

@@ -20,9 +20,9 @@ from tests.redrives import EVER, redrive_all, redriver
 from tidemill import Queue
 from tidemill.dead_letters.archive import move_failed
 from tidemill.dead_letters.documents import MAX_DOCUMENT_BYTES, DeadLetterId, build_dead_letter
-from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import RedriveRequest, redrive
 from tidemill.dead_letters.redrive_checks import MAX_SCHEDULE_SEC
+from tidemill.dead_letters.selection import DeadLetterFilter
 from tidemill.documents import DEAD_LETTERS, decode_shallow
 from tidemill.errors import InvalidRequestError, TaskNotFoundError
 from tidemill.model import Failed

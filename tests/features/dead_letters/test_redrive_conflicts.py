@@ -15,8 +15,8 @@ from tests.builders import add, all_of, document
 from tests.buried import bury_tasks, failed, letter, letter_bytes
 from tests.fixtures import T0, ManualClock
 from tests.redrives import acting, redrive_all, redriver
-from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import MAX_EXAMPLES
+from tidemill.dead_letters.selection import DeadLetterFilter
 from tidemill.store.connection import Tasks
 
 HOUR = timedelta(hours=1)

@@ -12,7 +12,7 @@ from tests.buried import bury_tasks, failed, letter_bytes
 from tests.fixtures import T0, ManualClock
 from tests.redrives import acting, cut_short, finish, redrive_all, redriver
 from tidemill.dead_letters.documents import DeadLetterId
-from tidemill.dead_letters.queries import DeadLetterFilter
+from tidemill.dead_letters.selection import DeadLetterFilter
 from tidemill.store.connection import Tasks
 
 HOUR = timedelta(hours=1)

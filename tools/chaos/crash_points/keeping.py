@@ -16,8 +16,8 @@ from tidemill.control.queues import change_queue
 from tidemill.control.semaphores import PermitOwner, acquire
 from tidemill.dead_letters.documents import DeadLetterId
 from tidemill.dead_letters.export_format import encode_object, restore
-from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import RedriveContext
+from tidemill.dead_letters.selection import DeadLetterFilter
 from tidemill.model import Adaptive, Budget, Pressure, QueueOptions
 from tools.chaos.crash_points.executing import retry, task
 from tools.chaos.crash_points.scenario import Scenario

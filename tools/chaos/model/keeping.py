@@ -13,9 +13,8 @@ from tidemill.dead_letters.archive import ArchiveContext, Report, archive
 from tidemill.dead_letters.documents import DeadLetterId
 from tidemill.dead_letters.export import export
 from tidemill.dead_letters.export_format import ExportResult
-from tidemill.dead_letters.purge import PurgeResult, purge
-from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import RedriveContext, RedriveRequest, RedriveResult, redrive
+from tidemill.dead_letters.selection import DeadLetterFilter, PurgeResult, purge
 from tidemill.policy.retry import resolve_policy
 from tidemill.reclaim import ReclaimContext, reclaim
 from tools.chaos.model import dying, living, reclaiming, returning

@@ -11,9 +11,9 @@ from pymongo.database import Database
 from tidemill.client import Queue
 from tidemill.clock import Clock
 from tidemill.control.task_types import Directory
-from tidemill.dead_letters import groups
+from tidemill.dead_letters import queries
 from tidemill.dead_letters.export_format import PutObject
-from tidemill.dead_letters.groups import GroupLimits
+from tidemill.dead_letters.queries import GroupLimits
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import TidemillError
 from tidemill.model import RetryPolicy
@@ -41,7 +41,7 @@ class AdminContext:
     retry: RetryPolicy
     is_deployed: bool = False
     put: PutObject | None = None
-    group_limits: GroupLimits = groups.DEFAULT_LIMITS
+    group_limits: GroupLimits = queries.DEFAULT_LIMITS
     page_limits: PageLimits = tasks.DEFAULT_LIMITS
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import Final
 
 from tidemill.admin.context import AdminContext, collect_warnings, warn_no_executor
@@ -18,29 +17,30 @@ from tidemill.admin.requests import (
     SelectionRequest,
 )
 from tidemill.admin.responses import (
+    AnyDeadLetter,
     DeadLetterPage,
     DeadLetterResponse,
+    DeadLetterView,
     ExportResponse,
     GroupsResponse,
+    MalformedDeadLetterView,
+    Marks,
+    OtherFailure,
     PurgeResponse,
     RedriveResponse,
-    RefusalExample,
 )
-from tidemill.admin.tasks import NoLetterError, find_dead_letter_id
-from tidemill.admin.views import build_allowances, build_dead_letter, build_group, build_other_failure
+from tidemill.admin.tasks import NotStoredError, copy_task, find_dead_letter_id
 from tidemill.control import queues as control_names
 from tidemill.control import task_types
-from tidemill.dead_letters import queries
+from tidemill.control.task_types import Directory
+from tidemill.dead_letters import queries, selection
 from tidemill.dead_letters.documents import DeadLetter, DeadLetterId, decode_id
 from tidemill.dead_letters.export import export as export_letters
-from tidemill.dead_letters.groups import find_fingerprints, find_groups, has_fingerprint
-from tidemill.dead_letters.purge import purge as purge_letters
-from tidemill.dead_letters.queries import DeadLetterFilter
 from tidemill.dead_letters.redrive import RedriveContext, RedriveRequest
 from tidemill.dead_letters.redrive import redrive as redrive_letters
+from tidemill.dead_letters.selection import DeadLetterFilter
 from tidemill.errors import InvalidRequestError, Problem
-from tidemill.model import TaskId
-from tidemill.store.tasks import format_id
+from tidemill.model import Malformed, TaskId
 from tidemill.text import did_you_mean
 
 _MAX_SUGGESTED_FROM = 1_000
@@ -65,9 +65,8 @@ def select_dead_letters(
         return build_filter(request)
     task_id = find_dead_letter_id(request.id, context)
     if request.redrives is not None:
-        letter = queries.find_by_redrives(context.dead, task_id, request.redrives)
-        if letter is None:
-            raise NoLetterError(request.id, redrives=request.redrives, database=context.db.name)
+        found = queries.find_by_redrives(context.dead, task_id, request.redrives)
+        letter = _require_letter(found, request.id, context, redrives=request.redrives)
         if open_only and letter.redriven_at is not None:
             raise InvalidRequestError([Problem("redrives", "this dead letter has been redriven")])
         return build_filter(request, letter.id)
@@ -79,8 +78,8 @@ def select_dead_letters(
 
 def _warn_unknown_filters(request: FilterRequest, context: AdminContext) -> list[str]:
     warnings: list[str] = []
-    if request.fingerprint is not None and not has_fingerprint(context.dead, request.fingerprint):
-        known = find_fingerprints(context.dead, of=_MAX_SUGGESTED_FROM)
+    if request.fingerprint is not None and not queries.has_fingerprint(context.dead, request.fingerprint):
+        known = queries.find_fingerprints(context.dead, of=_MAX_SUGGESTED_FROM)
         warnings.append(
             f"no dead letter has the fingerprint {request.fingerprint}{did_you_mean(request.fingerprint, known)}"
         )
@@ -116,26 +115,13 @@ def redrive(request: DeadLetterRedrive, context: AdminContext) -> RedriveRespons
         after=request.cursor,
         until=_compute_deadline(),
     )
-    return RedriveResponse(
-        dry_run=request.dry_run,
-        examined=result.examined,
-        redriven=result.redriven,
-        refused={str(code): count for code, count in result.refused.items()},
-        unregistered=dict(result.unregistered),
-        examples=tuple(
-            RefusalExample(
-                id=format_id(refused.id.task), redrives=refused.id.redrives, code=refused.code, message=refused.message
-            )
-            for refused in result.examples
-        ),
-        next=result.next,
-        warnings=_warn_if_nothing(request, context, is_nothing=not result.examined),
-    )
+    warnings = _warn_if_nothing(request, context, is_nothing=not result.examined)
+    return RedriveResponse(dry_run=request.dry_run, warnings=warnings, **RedriveResponse.copy_fields(result))
 
 
 def purge(request: DeadLetterPurge, context: AdminContext) -> PurgeResponse:
     """Delete dead letters, redriven ones too. Return the counts, with the number of unexported ones."""
-    result = purge_letters(
+    result = selection.purge(
         context.dead,
         select_dead_letters(request, context),
         limit=request.limit,
@@ -145,7 +131,7 @@ def purge(request: DeadLetterPurge, context: AdminContext) -> PurgeResponse:
         until=_compute_deadline(),
     )
     warnings = _warn_if_nothing(request, context, is_nothing=not result.examined)
-    return PurgeResponse(dry_run=request.dry_run, warnings=warnings, **asdict(result))
+    return PurgeResponse(dry_run=request.dry_run, warnings=warnings, **PurgeResponse.copy_fields(result))
 
 
 def export(request: DeadLetterExport, context: AdminContext) -> ExportResponse:
@@ -183,28 +169,20 @@ MAX_OTHER_FAILURES: Final = 20
 
 
 def list_groups(request: DeadLetterGroups, context: AdminContext) -> GroupsResponse:
-    """Return the largest groups of open dead letters, and the numbers of all groups and dead letters.
-
-    ``sampled_newest`` is ``null``, or the number of dead letters that were counted, the newest: there are more.
-    """
+    """Return the largest groups of open dead letters, and the numbers of all groups and dead letters."""
     now = context.clock.now()
-    found = find_groups(context.dead, limit=request.limit, now=now, limits=context.group_limits)
-    return GroupsResponse(
-        groups=tuple(map(build_group, found.page)),
-        dead_letters=found.letters,
-        total_groups=found.in_all,
-        sampled_newest=found.sampled_newest,
-        warnings=warn_no_executor(context) if not found.letters and found.sampled_newest is None else (),
-    )
+    found = queries.find_groups(context.dead, limit=request.limit, now=now, limits=context.group_limits)
+    warnings = warn_no_executor(context) if not found.dead_letters and found.sampled_newest is None else ()
+    return GroupsResponse(warnings=warnings, **GroupsResponse.copy_fields(found))
 
 
 def list_dead_letters(request: DeadLetterList, context: AdminContext) -> DeadLetterPage:
     """Return a page of dead letters, and the cursor of the next page."""
-    page = queries.list_dead_letters(
+    page = selection.list_dead_letters(
         context.dead, build_filter(request), redriven=request.redriven, limit=request.limit, after=request.cursor
     )
-    allowed = build_allowances(context)
-    letters = tuple(build_dead_letter(letter, allowed, is_listed=True) for letter in page.letters)
+    directory = context.directory
+    letters = tuple(_build_dead_letter(letter, context, directory, is_listed=True) for letter in page.letters)
     warnings = _warn_if_nothing(request, context, is_nothing=not letters)
     return DeadLetterPage(dead_letters=letters, next=page.next, warnings=warnings)
 
@@ -216,9 +194,17 @@ def show(request: DeadLetterShow, context: AdminContext) -> DeadLetterResponse:
     letters = queries.find_of_task(context.dead, task_id, limit=MAX_OTHER_FAILURES + 1)
     other_letters = [other_letter for other_letter in letters if other_letter.id != letter.id]
     return DeadLetterResponse(
-        letter=build_dead_letter(letter, build_allowances(context)),
-        other_failures=tuple(map(build_other_failure, other_letters[:MAX_OTHER_FAILURES])),
+        letter=_build_dead_letter(letter, context, context.directory),
+        other_failures=tuple(map(OtherFailure.model_validate, other_letters[:MAX_OTHER_FAILURES])),
     )
+
+
+def _build_dead_letter(
+    letter: DeadLetter, context: AdminContext, directory: Directory, *, is_listed: bool = False
+) -> AnyDeadLetter:
+    fields = copy_task(letter.task, context, directory, is_listed=is_listed) | Marks.copy_fields(letter)
+    fields["dead_letter"] = True
+    return MalformedDeadLetterView(**fields) if isinstance(letter.task, Malformed) else DeadLetterView(**fields)
 
 
 def _find_letter(request: DeadLetterShow, task_id: TaskId, context: AdminContext) -> DeadLetter:
@@ -230,6 +216,10 @@ def _find_letter(request: DeadLetterShow, task_id: TaskId, context: AdminContext
             (failed.id for failed in queries.find_of_task(context.dead, task_id, limit=1)), decode_id(task_id)
         )
         letter = queries.find_dead_letter(context.dead, newest)
+    return _require_letter(letter, request.id, context, redrives=request.redrives)
+
+
+def _require_letter(letter: DeadLetter | None, text: str, context: AdminContext, *, redrives: int | None) -> DeadLetter:
     if letter is None:
-        raise NoLetterError(request.id, redrives=request.redrives, database=context.db.name)
+        raise NotStoredError("dead letter of task", text, database=context.db.name, redrives=redrives)
     return letter

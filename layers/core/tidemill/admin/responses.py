@@ -1,31 +1,27 @@
-"""Responses of operations: one model for each, rendered by the operate function and the command line.
+"""Responses of operations, for the operate function and the command line, in UTC and seconds.
 
-No response has payloads, results or lease tokens. Times are in UTC, durations in seconds.
+No response has payloads, results or lease tokens.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
+from tidemill.dead_letters.documents import DeadLetterId
+from tidemill.dead_letters.redrive import MAX_EXAMPLES
 from tidemill.explain.text import Reason
 from tidemill.model import QueueOptions
 from tidemill.store.tasks import format_id
 from tidemill.text import iso_timestamp
 
-MAX_EXAMPLES: Final = 20
-"""Maximum number of examples in the sum of several responses."""
-
-Id = Annotated[str, BeforeValidator(format_id)]
-"""Id of a task as text."""
+Id = Annotated[str, BeforeValidator(lambda value: format_id(value.task if isinstance(value, DeadLetterId) else value))]
+"""Id of a task, or of the task of a dead letter, as text."""
 
 Time = Annotated[datetime, PlainSerializer(iso_timestamp, return_type=str)]
-Count: TypeAlias = int | str
-"""A number, or a text like ``10000+`` if it was not counted to the end."""
-
-_LAST_FIELDS: Final = ("next", "warnings", "database", "now", "truncated")
+Count: TypeAlias = int | str  # text like 10000+ if it was not counted to the end
 
 
 class View(BaseModel):
@@ -33,13 +29,16 @@ class View(BaseModel):
 
     model_config = ConfigDict(frozen=True, from_attributes=True, hide_input_in_errors=True)
 
+    @classmethod
+    def copy_fields(cls, source: object) -> dict[str, Any]:
+        """Return the values of the fields that *source* has, too."""
+        return {name: getattr(source, name) for name in cls.model_fields if hasattr(source, name)}
+
 
 class Response(View):
     """Base of all responses.
 
     Attributes:
-        warnings: Notes for the operator.
-        database: Name of the database.
         now: Time of the server at the beginning of the operation.
         truncated: ``True`` if the operate function left out a part because the response was too large.
     """
@@ -52,7 +51,8 @@ class Response(View):
     def document(self) -> dict[str, Any]:
         """Return the response in plain JSON types, with the fields of all responses at the end."""
         document = self.model_dump(mode="json", exclude_unset=True)
-        return document | {name: document.pop(name) for name in _LAST_FIELDS if name in document}
+        last_fields = ("next", "warnings", "database", "now", "truncated")
+        return document | {name: document.pop(name) for name in last_fields if name in document}
 
 
 class Page(Response):
@@ -362,7 +362,7 @@ class DeadLetterResponse(Response):
 class RefusalExample(View):
     """Dead letter that was not redriven, and the reason."""
 
-    id: str
+    id: Id
     redrives: int
     code: str
     message: str

@@ -1,8 +1,9 @@
-"""Operations on tasks; also the search for the task that an id in a request stands for."""
+"""Operations on tasks; also their views, and the search for the task that an id in a request stands for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Final
 
 from tidemill.admin.context import AdminContext, collect_warnings, describe_unknown, warn_no_executor
 from tidemill.admin.requests import TaskCancel, TaskExplain, TaskList, TaskRetry, TaskShow
@@ -11,37 +12,37 @@ from tidemill.admin.responses import (
     CancelResponse,
     ExplanationResponse,
     ExplanationView,
+    MalformedView,
     RetryResponse,
     TaskPage,
     TaskResponse,
+    TaskView,
 )
-from tidemill.admin.views import Allowances, build_allowances, build_task
-from tidemill.control import queues
+from tidemill.control import queues, task_types
+from tidemill.control.task_types import Directory
 from tidemill.dead_letters import queries
 from tidemill.errors import InvalidRequestError, NotDelayedError, Problem, TaskNotFoundError, TidemillError
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.policy.failures import truncate_text
+from tidemill.policy.retry import resolve_policy
 from tidemill.store import tasks
 
-_MAX_ID_CHARACTERS = 200
+_MAX_ID_CHARACTERS: Final = 200
 """Maximum number of characters of an id in a message."""
 
-
-class NoTaskError(TaskNotFoundError):
-    """There is no such task; the database may be the wrong one."""
-
-    def __init__(self, text: str, *, database: str, hints: Sequence[str]) -> None:
-        super().__init__(text)
-        self.args = ("; ".join([f"there is no task {truncate_text(text, _MAX_ID_CHARACTERS)} in {database}", *hints]),)
+_UNLISTED_FIELDS: Final = frozenset({"attempt_log", "has_result"})
+"""Fields that a list leaves out: it reads tasks without their execution logs and results."""
 
 
-class NoLetterError(TaskNotFoundError):
-    """There is no such dead letter."""
+class NotStoredError(TaskNotFoundError):
+    """No task or no dead letter, as *kind* says, has the id *text* in this database, which may be the wrong one."""
 
-    def __init__(self, text: str, *, database: str, redrives: int | None = None, hints: Sequence[str] = ()) -> None:
+    def __init__(
+        self, kind: str, text: str, *, database: str, redrives: int | None = None, hints: Sequence[str] = ()
+    ) -> None:
         super().__init__(text)
         number = "" if redrives is None else f" with redrives {redrives}"
-        message = f"there is no dead letter of task {truncate_text(text, _MAX_ID_CHARACTERS)}{number} in {database}"
+        message = f"there is no {kind} {truncate_text(text, _MAX_ID_CHARACTERS)}{number} in {database}"
         self.args = ("; ".join([message, *hints]),)
 
 
@@ -61,7 +62,7 @@ def find_task_id(text: str, context: AdminContext) -> TaskId:
     )
     if not found:
         _refuse_other_types(text)
-        raise NoTaskError(text, database=context.db.name, hints=warn_no_executor(context))
+        raise NotStoredError("task", text, database=context.db.name, hints=warn_no_executor(context))
     return _require_single(found)
 
 
@@ -76,7 +77,8 @@ def find_dead_letter_id(text: str, context: AdminContext) -> TaskId:
     found = _filter_dead(candidates, context) or tasks.find_stored_ids(context.dead, candidates)
     if not found:
         _refuse_other_types(text)
-        raise NoLetterError(text, database=context.db.name, hints=_explain_missing(text, context))
+        hints = _explain_missing(text, context)
+        raise NotStoredError("dead letter of task", text, database=context.db.name, hints=hints)
     return _require_single(found)
 
 
@@ -108,6 +110,46 @@ def _filter_dead(candidates: tuple[TaskId, ...], context: AdminContext) -> list[
     return [task_id for task_id in candidates if queries.find_of_task(context.dead, task_id, limit=1)]
 
 
+def build_task(
+    task: Task | Malformed,
+    context: AdminContext,
+    directory: Directory | None,
+    *,
+    is_dead: bool = False,
+    is_listed: bool = False,
+) -> AnyTask:
+    """Return the view of a task; *is_listed* and *directory* as in `copy_task`."""
+    fields = copy_task(task, context, directory, is_listed=is_listed) | {"dead_letter": is_dead}
+    return MalformedView(**fields) if isinstance(task, Malformed) else TaskView(**fields)
+
+
+def copy_task(
+    task: Task | Malformed, context: AdminContext, directory: Directory | None, *, is_listed: bool
+) -> dict[str, Any]:
+    """Return the fields of the view of a task. A listed task was read without its result and its execution log.
+
+    Without a directory the deployment's policy is assumed for all tasks without a policy of their own.
+    """
+    if isinstance(task, Malformed):
+        fields = MalformedView.copy_fields(task) | {"malformed": task.problem}
+    else:
+        fields = TaskView.copy_fields(task) | {"has_result": task.result is not None}
+        fields |= _count_attempts(task, context, directory)
+    return {name: value for name, value in fields.items() if not (is_listed and name in _UNLISTED_FIELDS)}
+
+
+def _count_attempts(task: Task, context: AdminContext, directory: Directory | None) -> dict[str, Any]:
+    """Return the number of attempts for *task*, and whether it is an assumption."""
+    is_certain = task.max_retries is not None
+    if directory is None:
+        policy = resolve_policy(task, registered=context.retry, deployment=context.retry)
+    else:
+        policy = task_types.resolve_task_policy(task, directory, deployment=context.retry)
+        registered = (directory.cached_task_type(task.name) or {}).get("max_retries")
+        is_certain = is_certain or context.is_deployed or registered is not None
+    return {"attempts_allowed": policy.max_retries + 1, "attempts_allowed_assumed": not is_certain}
+
+
 def list_tasks(request: TaskList, context: AdminContext) -> TaskPage:
     """Return a page of the living tasks, and the cursor of the next page."""
     page = tasks.list_tasks(
@@ -119,8 +161,8 @@ def list_tasks(request: TaskList, context: AdminContext) -> TaskPage:
         after=request.cursor,
         limits=context.page_limits,
     )
-    allowed = build_allowances(context)
-    listed = tuple(build_task(task, allowed, is_listed=True) for task in page.tasks)
+    directory = context.directory
+    listed = tuple(build_task(task, context, directory, is_listed=True) for task in page.tasks)
     is_unexpected = not listed and request.cursor is None
     return TaskPage(
         tasks=listed, next=page.next, warnings=_warn_no_match(request.queue, context) if is_unexpected else ()
@@ -132,7 +174,7 @@ def show(request: TaskShow, context: AdminContext) -> TaskResponse:
     task_id = find_task_id(request.id, context)
     living = tasks.get(context.tasks, task_id)
     task = living or context.queue.get(task_id)
-    return TaskResponse(task=build_task(task, build_allowances(context), is_dead=living is None))
+    return TaskResponse(task=build_task(task, context, context.directory, is_dead=living is None))
 
 
 def explain(request: TaskExplain, context: AdminContext) -> ExplanationResponse:
@@ -168,10 +210,9 @@ def cancel(request: TaskCancel, context: AdminContext) -> CancelResponse:
 def _build_changed_task(task: Task | Malformed, context: AdminContext, *, is_dead: bool = False) -> AnyTask:
     """Return *task* even if nothing else can be read: the caller must learn about the change."""
     try:
-        return build_task(task, build_allowances(context), is_dead=is_dead)
+        return build_task(task, context, context.directory, is_dead=is_dead)
     except TidemillError:
-        unread = Allowances(directory=None, retry=context.retry, is_deployed=context.is_deployed)
-        return build_task(task, unread, is_dead=is_dead)
+        return build_task(task, context, None, is_dead=is_dead)
 
 
 def _check_pause(task: Task | Malformed, context: AdminContext) -> tuple[bool | None, tuple[str, ...]]:

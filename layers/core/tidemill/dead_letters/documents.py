@@ -11,7 +11,7 @@ import bson
 from bson.raw_bson import RawBSONDocument
 
 from tidemill.documents import decode, decode_shallow, encode_fields, id_key, is_text, read_task, splice_fields
-from tidemill.model import Malformed, Task, TaskId
+from tidemill.model import Malformed, Task, TaskError, TaskId
 from tidemill.policy.fingerprint import fingerprint
 from tidemill.store.tasks import MAX_ERROR_BYTES, build_list_stages, shorten_error
 
@@ -69,6 +69,21 @@ class DeadLetter:
     export_attempts: int
     export_error: str | None
     export_retry_at: datetime | None
+
+    @property
+    def redrives(self) -> int:
+        """Number of redrives before the failure."""
+        return self.id.redrives
+
+    @property
+    def name(self) -> str | None:
+        """Name of the task; ``None`` if the task is malformed."""
+        return None if isinstance(self.task, Malformed) else self.task.name
+
+    @property
+    def error(self) -> TaskError | None:
+        """Failure of the task, if it is known."""
+        return None if isinstance(self.task, Malformed) else self.task.error
 
 
 def read_dead_letter(raw: RawBSONDocument) -> DeadLetter:

@@ -1,16 +1,15 @@
-"""Queries over dead letters: criteria, pages for a list, and the dead letters of one task."""
+"""Queries over dead letters: those of one task, groups by their fingerprint, and the known fingerprints."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
-from bson.raw_bson import RawBSONDocument
 
 from tidemill import indexes
 from tidemill.dead_letters.documents import (
@@ -18,173 +17,15 @@ from tidemill.dead_letters.documents import (
     DeadLetter,
     DeadLetterId,
     decode_id,
+    read_date,
     read_dead_letter,
-    read_key,
     read_summary,
     read_task_of,
 )
-from tidemill.documents import DEAD_LETTERS, decode, decode_shallow
+from tidemill.documents import DEAD_LETTERS, decode, is_text
 from tidemill.model import Malformed, Task, TaskId
 from tidemill.store.connection import Tasks, translate_errors
-from tidemill.store.paging import Position, Walk, decode_cursor, encode_cursor, read_page
 from tidemill.store.tasks import source_filter
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterFilter:
-    """Criteria that select dead letters. All given criteria must hold; without any, all dead letters match.
-
-    Attributes:
-        ids: The dead letter has one of these ids.
-        since: It was moved at this time or later.
-        until: It was moved before this time.
-    """
-
-    ids: tuple[DeadLetterId, ...] = ()
-    fingerprint: str | None = None
-    name: str | None = None
-    queue: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-
-    def where(self) -> dict[str, Any]:
-        """Return the filter that matches the criteria."""
-        wanted = {"fingerprint": self.fingerprint, "name": self.name, "queue": self.queue}
-        where: dict[str, Any] = {field: {"$eq": value} for field, value in wanted.items() if value is not None}
-        bounds = {"$gte": self.since, "$lt": self.until}
-        if times := {operator: value for operator, value in bounds.items() if value is not None}:
-            where["dead_lettered_at"] = times
-        if self.ids:
-            where["_id"] = {"$in": [letter_id.document() for letter_id in self.ids]}
-        return where
-
-
-MAX_EXAMINED_KEYS: Final = 5_000
-"""Maximum number of dead letters that one walk examines."""
-
-POSITION_KEYS: Final = ("dead_lettered_at", "_id")
-"""Fields of the position of a dead letter: the order of the moves."""
-
-
-def build_walk(
-    criteria: DeadLetterFilter,
-    *,
-    shown: Mapping[str, Any],
-    after: Position | None = None,
-    up_to: datetime | None = None,
-    only: Mapping[str, Any] | None = None,
-    newest_first: bool = False,
-    max_examined: int = MAX_EXAMINED_KEYS,
-) -> Walk:
-    """Return the walk along the dead letters that match *criteria*, in the order of their moves.
-
-    Dead letters that are requested by their ids come in the order of the ids.
-
-    Args:
-        criteria: Selects the dead letters.
-        shown: Projection that keeps ``_id`` and ``dead_lettered_at``.
-        after: End of the page before.
-        up_to: Dead letters moved later are left out, unless *criteria* has their ids.
-        only: Filter that must match, too.
-        newest_first: Descending order.
-        max_examined: Maximum number of dead letters to examine, unless *criteria* has their ids.
-    """
-    where = criteria.where() | dict(only or {})
-    walk = Walk(
-        index=indexes.RECENT,
-        keys=POSITION_KEYS,
-        position_keys=POSITION_KEYS,
-        collection=DEAD_LETTERS,
-        where=where,
-        shown=shown,
-        newest_first=newest_first,
-        max_examined=max_examined,
-    )
-    if criteria.ids:
-        bound = {} if after is None else {"$lt" if newest_first else "$gte": after["_id"]}
-        by_id = where | {"_id": where["_id"] | bound}
-        return replace(walk, index=indexes.BY_ID, keys=("_id",), where=by_id, max_examined=None)
-    if criteria.fingerprint is not None:
-        keys = ("fingerprint", *POSITION_KEYS, "redriven_at")
-        fixed = {"fingerprint": criteria.fingerprint, "redriven_at": MinKey()}
-        walk = replace(walk, index=indexes.GROUPS, keys=keys, fixed=fixed)
-    lowest = {"dead_lettered_at": MinKey() if criteria.since is None else criteria.since, "_id": MinKey()}
-    walk = replace(walk, lowest=lowest, highest=_build_highest(criteria.until, up_to))
-    return walk if after is None else walk.start_behind(after)
-
-
-def _build_highest(until: datetime | None, up_to: datetime | None) -> Position:
-    if until is not None and (up_to is None or until <= up_to):
-        return {"dead_lettered_at": until, "_id": MinKey()}
-    return {"dead_lettered_at": MaxKey() if up_to is None else up_to, "_id": MaxKey(), "redriven_at": MaxKey()}
-
-
-PAGE_TIMEOUT_SEC: Final = 0.5
-"""Maximum time for one page that has found nothing yet: its caller waits."""
-
-MAX_WALKS: Final = 10
-"""Maximum number of walks for one page that has found nothing yet."""
-
-_REDRIVEN_FILTERS: Final[dict[bool | None, dict[str, Any]]] = {
-    False: {"redriven_at": None},
-    True: {"redriven_at": {"$ne": None}},
-    None: {},
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterPage:
-    """Page of a list, without payloads, results and execution logs.
-
-    Attributes:
-        letters: Fewer than requested, or none, even if `next` has a value.
-        next: Cursor of the following page; ``None`` after the last page.
-    """
-
-    letters: tuple[DeadLetter, ...]
-    next: str | None
-
-
-def list_dead_letters(
-    dead: Tasks,
-    criteria: DeadLetterFilter,
-    *,
-    redriven: bool | None = False,
-    limit: int,
-    after: str | None = None,
-    max_examined: int = MAX_EXAMINED_KEYS,
-    monotonic: Callable[[], float] = time.monotonic,
-) -> DeadLetterPage:
-    """Return up to *limit* dead letters that match *criteria*, from the cursor *after* on, the newest first.
-
-    *redriven* is ``False`` for open dead letters, ``True`` for redriven ones, ``None`` for both.
-
-    Raises:
-        InvalidRequestError: *after* is not a cursor.
-    """
-    walk = build_walk(
-        criteria,
-        shown={"dead_lettered_at": 1},
-        after=None if after is None else decode_cursor(after, *POSITION_KEYS),
-        only=_REDRIVEN_FILTERS[redriven],
-        newest_first=True,
-        max_examined=max_examined,
-    )
-    until = monotonic() + PAGE_TIMEOUT_SEC
-    page = read_page(dead, walk, limit=limit, max_walks=MAX_WALKS, until=until, monotonic=monotonic)
-    following = None if page.behind is None else encode_cursor(page.behind)
-    return DeadLetterPage(letters=_read_letters(dead, page.found), next=following)
-
-
-def _read_letters(dead: Tasks, found: Sequence[RawBSONDocument]) -> tuple[DeadLetter, ...]:
-    """Return those of *found* that still exist, in the same order."""
-    if not found:
-        return ()
-    ids = [decode_shallow(raw)["_id"] for raw in found]
-    stages: list[dict[str, Any]] = [{"$match": {"_id": {"$in": ids}}}, *SUMMARY_STAGES]
-    with translate_errors(DEAD_LETTERS):
-        documents = {read_key(raw): raw for raw in dead.aggregate(stages, hint=indexes.BY_ID, batchSize=len(ids) + 1)}
-    return tuple(read_summary(documents[key]) for key in map(read_key, found) if key in documents)
 
 
 def find_latest(dead: Tasks, task_id: TaskId, *, source: str | None = None) -> Task | Malformed | None:
@@ -239,3 +80,175 @@ def find_newest_open(dead: Tasks, task_id: TaskId) -> DeadLetterId | None:
         if raw is not None:
             return decode_id(decode(raw)["_id"])
         return None if dead.find_one(bare, {"_id": 1}, hint=indexes.BY_ID) is None else decode_id(task_id)
+
+
+TREND_HOURS: Final = 24
+_HOUR: Final = timedelta(hours=1)
+_NEWEST_FIRST: Final = {"dead_lettered_at": -1, "_id": -1}
+_IS_OPEN: Final[dict[str, Any]] = {"$lte": ["$redriven_at", None]}  # a filter on null would have to read the document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Open dead letters that failed for the same reason.
+
+    Attributes:
+        trend: Number of these dead letters that were moved in each of the last `TREND_HOURS`, the earliest hour first.
+        sample: The latest of the dead letters, as in a list; ``None`` if it has just disappeared.
+    """
+
+    fingerprint: str
+    dead_letters: int
+    first_at: datetime | None
+    last_at: datetime | None
+    trend: tuple[int, ...]
+    sample: DeadLetter | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """The largest groups, and the numbers of all groups and of all open dead letters.
+
+    Attributes:
+        sampled_newest: Number of dead letters, the latest ones, that were counted; ``None`` if all were.
+    """
+
+    groups: tuple[Group, ...]
+    total_groups: int
+    dead_letters: int
+    sampled_newest: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLimits:
+    """Maximum numbers of dead letters to count for groups.
+
+    Attributes:
+        max_counted: Of all, by their index keys. This takes 0.9 s.
+        sampled_newest: Of the newest, if there are more. Each is read, because no index has all fields in this order.
+    """
+
+    max_counted: int = 200_000
+    sampled_newest: int = 20_000
+
+
+DEFAULT_LIMITS: Final = GroupLimits()
+
+
+def find_groups(dead: Tasks, *, limit: int, now: datetime, limits: GroupLimits = DEFAULT_LIMITS) -> Groups:
+    """Return the *limit* largest groups of open dead letters, the newest first among equal ones.
+
+    It takes three commands, or four.
+    """
+    sampled_newest = None
+    counts = _count_all(dead, limit, now, most=limits.max_counted)
+    if counts is None:
+        most = limits.sampled_newest
+        counts = _count_groups(dead, _NEWEST_FIRST, indexes.RECENT, most=most, limit=limit, now=now)
+        sampled_newest = most if counts["keys"] == most else None
+    samples = _find_samples(dead, counts["page"])
+    return Groups(
+        groups=tuple(_read_group(group, samples.get(index)) for index, group in enumerate(counts["page"])),
+        total_groups=counts["groups"],
+        dead_letters=counts["dead_letters"],
+        sampled_newest=sampled_newest,
+    )
+
+
+def _count_all(dead: Tasks, limit: int, now: datetime, *, most: int) -> dict[str, Any] | None:
+    """Return the counts of all dead letters, or ``None`` if there are more than *most*.
+
+    The keys are counted again, because the server's own estimate may be out of date.
+    """
+    with translate_errors(DEAD_LETTERS):
+        are_too_many = dead.estimated_document_count() > most
+    if are_too_many:
+        return None
+    counts = _count_groups(dead, {}, indexes.GROUPS, most=most + 1, limit=limit, now=now)
+    return counts if counts["keys"] <= most else None
+
+
+def _count_groups(
+    dead: Tasks, order: Mapping[str, int], index: str, *, most: int, limit: int, now: datetime
+) -> dict[str, Any]:
+    """Return the *page* of the largest groups, and the numbers of *keys*, open *dead_letters* and *groups*."""
+    stages: list[dict[str, Any]] = [{"$sort": order}] if order else []
+    stages += [{"$limit": most}, *_build_group_stages(limit, now)]
+    with translate_errors(DEAD_LETTERS):
+        [raw] = dead.aggregate(stages, hint=index, allowDiskUse=True)
+    counts = decode(raw)
+    [totals] = counts["totals"] or [{"keys": 0, "dead_letters": 0, "groups": 0}]
+    return {**totals, "page": counts["page"]}
+
+
+def _build_group_stages(limit: int, now: datetime) -> list[dict[str, Any]]:
+    if_open = {"$cond": [_IS_OPEN, "$dead_lettered_at", None]}  # $min and $max ignore null
+    group = {
+        "_id": "$fingerprint",
+        "keys": {"$sum": 1},
+        "open": {"$sum": {"$cond": [_IS_OPEN, 1, 0]}},
+        "first": {"$min": if_open},
+        "last": {"$max": if_open},
+        "hours_ago": {"$push": _build_hours_ago(now)},
+    }
+    totals = {
+        "_id": None,
+        "keys": {"$sum": "$keys"},
+        "dead_letters": {"$sum": "$open"},
+        "groups": {"$sum": {"$cond": ["$open", 1, 0]}},
+    }
+    page = [{"$match": {"open": {"$gt": 0}}}, {"$sort": {"open": -1, "last": -1, "_id": 1}}, {"$limit": limit}]
+    return [{"$group": group}, {"$facet": {"page": page, "totals": [{"$group": totals}]}}]
+
+
+def _build_hours_ago(now: datetime) -> dict[str, Any]:
+    """Return the expression of whole hours between the move of an open dead letter and *now*.
+
+    It has no value from `TREND_HOURS` on.
+    """
+    is_date = {"$eq": [{"$type": "$dead_lettered_at"}, "date"]}
+    is_recent = {"$and": [_IS_OPEN, is_date, {"$gt": ["$dead_lettered_at", now - TREND_HOURS * _HOUR]}]}
+    hours = {"$floor": {"$divide": [{"$subtract": [now, "$dead_lettered_at"]}, _HOUR // timedelta(milliseconds=1)]}}
+    return {"$cond": [is_recent, {"$toInt": {"$max": [0, hours]}}, "$$REMOVE"]}  # another clock may be ahead
+
+
+def _find_samples(dead: Tasks, page: Sequence[Mapping[str, Any]]) -> dict[int, DeadLetter]:
+    """Return the latest open dead letter of each group on *page*, by the group's index, with one command."""
+    if not page:
+        return {}
+    first, *rest = [_build_sample_stages(group, place) for place, group in enumerate(page)]
+    united = [{"$unionWith": {"coll": dead.name, "pipeline": stages}} for stages in rest]
+    with translate_errors(DEAD_LETTERS):
+        found = list(dead.aggregate([*first, *united], hint=indexes.GROUPS, batchSize=len(page) + 1))
+    return {decode(raw)["place"]: read_summary(raw) for raw in found}
+
+
+def _build_sample_stages(group: Mapping[str, Any], place: int) -> list[dict[str, Any]]:
+    is_latest = {"fingerprint": {"$eq": group["_id"]}, "dead_lettered_at": {"$eq": group["last"]}, "redriven_at": None}
+    return [{"$match": is_latest}, {"$limit": 1}, *SUMMARY_STAGES, {"$set": {"place": {"$literal": place}}}]
+
+
+def _read_group(group: Mapping[str, Any], sample: DeadLetter | None) -> Group:
+    hours_ago = Counter(group["hours_ago"])
+    return Group(
+        fingerprint=group["_id"] if is_text(group["_id"]) else "",
+        dead_letters=group["open"],
+        first_at=read_date(group["first"]),
+        last_at=read_date(group["last"]),
+        trend=tuple(hours_ago[TREND_HOURS - 1 - hour] for hour in range(TREND_HOURS)),
+        sample=sample,
+    )
+
+
+def find_fingerprints(dead: Tasks, *, of: int) -> frozenset[str]:
+    """Return the fingerprints of the newest *of* dead letters."""
+    with translate_errors(DEAD_LETTERS):
+        found = dead.find({}, {"fingerprint": 1}, hint=indexes.RECENT).sort(list(_NEWEST_FIRST.items()))
+        values = [decode(raw).get("fingerprint") for raw in found.limit(of).batch_size(of + 1)]
+    return frozenset(value for value in values if is_text(value))
+
+
+def has_fingerprint(dead: Tasks, fingerprint: str) -> bool:
+    """Return whether any dead letter has this fingerprint, open or redriven."""
+    with translate_errors(DEAD_LETTERS):
+        return dead.count_documents({"fingerprint": {"$eq": fingerprint}}, hint=indexes.GROUPS, limit=1) > 0

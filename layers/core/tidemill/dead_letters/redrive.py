@@ -15,7 +15,6 @@ from typing import Final
 
 from tidemill.clock import Clock
 from tidemill.dead_letters import redrive_writes
-from tidemill.dead_letters.queries import POSITION_KEYS, DeadLetterFilter, build_walk
 from tidemill.dead_letters.redrive_checks import (
     INTERRUPTED_AFTER,
     Candidate,
@@ -29,6 +28,7 @@ from tidemill.dead_letters.redrive_checks import (
     read_candidate,
     take_batch,
 )
+from tidemill.dead_letters.selection import POSITION_KEYS, DeadLetterFilter, build_walk
 from tidemill.store.connection import Tasks, limit_time
 from tidemill.store.paging import Position, build_cursor_error, decode_cursor, encode_cursor, read_page, read_position
 from tidemill.store.writes import DUPLICATE_KEY_CODE, insert_each

@@ -169,6 +169,11 @@ class Refused:
         """Id of the dead letter."""
         return self.letter.id
 
+    @property
+    def redrives(self) -> int:
+        """Number of redrives before the failure."""
+        return self.letter.id.redrives
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingTask:
