@@ -23,7 +23,7 @@ from tidemill import indexes
 from tidemill.dead_letters import archive, export, redrive_writes
 from tidemill.dead_letters import queries as letter_lookups
 from tidemill.dead_letters.documents import DeadLetterId
-from tidemill.dead_letters.redrive_checks import Redrivable, read_candidate
+from tidemill.dead_letters.redrive_checks import Candidate, Redrivable, read_candidate
 from tidemill.dead_letters.selection import DeadLetterFilter, purge
 from tidemill.documents import DEAD_LETTERS
 from tidemill.enqueue.inserts import find_occurrence
@@ -223,7 +223,7 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "count_unexported": lambda on: export.count_unexported(_dead(on), limit=5),
     "mark_exported": lambda on: export.mark_exported(_dead(on), [_letter()], now=on.now),
     "put off exporting": lambda on: export.postpone_export(_dead(on), [(_letter(), "x")], now=on.now),
-    "bodies": lambda on: redrive_writes.read_bodies(_dead(on), [LETTER]),
+    "bodies": lambda on: redrive_writes.read_bodies(_dead(on), [_candidate()]),
     "alive": lambda on: redrive_writes.find_existing(on.tasks, [on.held[0].id]),
     "holders": lambda on: redrive_writes.find_key_owners(on.tasks, ["key-7", "nobody's"]),
     "died_since": lambda on: redrive_writes.find_later_failures(_dead(on), [(7, 0), (8, 0)]),
@@ -232,13 +232,13 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     ),
     "mark": lambda on: redrive_writes.mark(
         _dead(on),
-        [Redrivable(letter=read_candidate(_letter(size=9)), task=on.held[0], document=_letter(), drops_expiry=False)],
+        [Redrivable(letter=_candidate(), task=on.held[0], document=_letter(), drops_expiry=False)],
         token="t",
         now=on.now,
     ),
-    "standing": lambda on: redrive_writes.find_open_tokens(_dead(on), [LETTER]),
-    "close": lambda on: redrive_writes.close(_dead(on), [(LETTER, None)], now=on.now),
-    "take_back": lambda on: redrive_writes.remove_marks(_dead(on), [(LETTER, None)]),
+    "standing": lambda on: redrive_writes.find_open_tokens(_dead(on), [_candidate()]),
+    "close": lambda on: redrive_writes.close(_dead(on), [_candidate()], now=on.now),
+    "take_back": lambda on: redrive_writes.remove_marks(_dead(on), [_candidate()]),
     "purge": lambda on: purge(
         _dead(on),
         DeadLetterFilter(ids=(DeadLetterId(task=7, redrives=0),)),
@@ -275,6 +275,10 @@ def test_no_operation_reads_more_than_it_concerns(db: Database[Any], now: dateti
 
 def _dead(on: _Given) -> Tasks:
     return open_tasks(on.tasks.database, DEAD_LETTERS)
+
+
+def _candidate() -> Candidate:
+    return read_candidate(_letter(size=9))
 
 
 def _letter(**fields: Any) -> RawBSONDocument:

@@ -28,15 +28,14 @@ from tidemill.dead_letters.redrive_checks import (
     read_candidate,
     take_batch,
 )
-from tidemill.dead_letters.selection import POSITION_KEYS, DeadLetterFilter, build_walk
+from tidemill.dead_letters.selection import POSITION_KEYS, DeadLetterFilter, build_walk, read_cursor
 from tidemill.store.connection import Tasks, limit_time
-from tidemill.store.paging import Position, build_cursor_error, decode_cursor, encode_cursor, read_page, read_position
+from tidemill.store.paging import Position, build_cursor_error, encode_cursor, read_page, read_position
 from tidemill.store.writes import DUPLICATE_KEY_CODE, insert_each
 
 BATCH_SIZE: Final = 500
 MAX_EXAMPLES: Final = 20
 _OPEN: Final = {"redriven_at": None}
-_PROGRESS_FIELDS: Final = ("up_to", "start", "placed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +112,9 @@ class _Progress:
     live: LiveState
 
     def encode(self) -> str | None:
-        if self.after is None:
-            return None
-        values = (self.up_to, self.schedule.start, self.schedule.placed)
-        return encode_cursor({**self.after, **dict(zip(_PROGRESS_FIELDS, values, strict=True))})
+        start, placed = self.schedule.start, self.schedule.placed
+        state = {"up_to": self.up_to, "start": start, "placed": placed}
+        return None if self.after is None else encode_cursor({**self.after, **state})
 
 
 def redrive(
@@ -155,14 +153,11 @@ def redrive(
 def _start_progress(request: RedriveRequest, after: str | None, live: LiveState, *, now: datetime) -> _Progress:
     if after is None:
         return _Progress(up_to=now, schedule=RateSchedule(per_sec=request.per_sec, start=now), live=live)
-    state = decode_cursor(after, *POSITION_KEYS, *_PROGRESS_FIELDS)
-    up_to, start, placed = (state.pop(name) for name in _PROGRESS_FIELDS)
-    if not (isinstance(up_to, datetime) and isinstance(start, datetime) and isinstance(placed, int)):
-        raise build_cursor_error()
-    schedule = RateSchedule(per_sec=request.per_sec, start=start, placed=placed)
+    position, values = read_cursor(after, up_to=datetime, start=datetime, placed=int)
+    schedule = RateSchedule(per_sec=request.per_sec, start=values["start"], placed=values["placed"])
     if not schedule.is_possible(now=now):
         raise build_cursor_error()
-    return _Progress(after=state, up_to=up_to, schedule=schedule, live=live)
+    return _Progress(after=position, up_to=values["up_to"], schedule=schedule, live=live)
 
 
 def _read_batch(
@@ -183,21 +178,17 @@ def _redrive_batch(
     on: RedriveContext, request: RedriveRequest, batch: Sequence[Candidate], progress: _Progress, *, dry_run: bool
 ) -> tuple[BatchResult, _Progress]:
     now = on.clock.now()
+    free = [letter for letter in batch if not letter.is_in_progress(now=now)]
     checked = _check_letters(
-        on,
-        [letter for letter in batch if not letter.is_in_progress(now=now)],
-        progress.live,
-        schedule=progress.schedule,
-        drops_expiry=request.drop_expiry,
-        now=now,
+        on, free, progress.live, schedule=progress.schedule, drops_expiry=request.drop_expiry, now=now
     )
     busy = [letter.refuse_in_progress() for letter in batch if letter.is_in_progress(now=now)]
     if dry_run:
         expected = len(checked.already_redriven) + len(checked.redrivable)
         result = BatchResult(redriven=expected, refused=(*busy, *checked.refused))
     else:
-        closed = close_redriven(on, [(letter, letter.token) for letter in checked.already_redriven])
-        inserted = write_redrives(on, checked.redrivable)
+        closed = _close_redriven(on, checked.already_redriven)
+        inserted = _write_redrives(on, checked.redrivable)
         result = BatchResult(
             redriven=closed.redriven + inserted.redriven,
             refused=(*busy, *checked.refused, *closed.refused, *inserted.refused),
@@ -216,7 +207,7 @@ def _check_letters(
 ) -> CheckResult:
     """Read the bodies of *letters* and the state that concerns them, and check them."""
     without = ("expires_at",) if drops_expiry else ()
-    bodies = redrive_writes.read_bodies(on.dead, [letter.raw_id for letter in letters], without=without)
+    bodies = redrive_writes.read_bodies(on.dead, letters, without=without)
     existing = [letter for letter in letters if letter.key in bodies]
     live = redrive_writes.read_live_state(on.tasks, on.dead, existing, bodies.values(), known=live)
     return check_letters(existing, bodies, live, schedule=schedule, drops_expiry=drops_expiry, now=now)
@@ -260,14 +251,16 @@ def _complete_batch(on: RedriveContext, letters: Sequence[Candidate], *, task_re
     now = on.clock.now()
     drops_expiry = letters[0].drops_expiry
     checked = _check_letters(on, letters, LiveState(), schedule=None, drops_expiry=drops_expiry, now=now)
-    recent = [ready for ready in checked.redrivable if ready.letter.has_started_within(task_retention, now=now)]
-    late = [
-        ready.letter for ready in checked.redrivable if not ready.letter.has_started_within(task_retention, now=now)
-    ]
-    unfit = [*(refusal.letter for refusal in checked.refused), *late]
-    closed = close_redriven(on, [(letter, letter.token) for letter in checked.already_redriven])
-    redrive_writes.remove_marks(on.dead, [(letter.raw_id, letter.token) for letter in unfit])
-    return closed.redriven + write_redrives(on, recent).redriven
+    recent = list[Redrivable]()
+    unfit = [refusal.letter for refusal in checked.refused]
+    for ready in checked.redrivable:
+        if ready.letter.has_started_within(task_retention, now=now):
+            recent.append(ready)
+        else:
+            unfit.append(ready.letter)
+    closed = _close_redriven(on, checked.already_redriven)
+    redrive_writes.remove_marks(on.dead, unfit)
+    return closed.redriven + _write_redrives(on, recent).redriven
 
 
 INSERT_TIMEOUT: Final = timedelta(seconds=30)
@@ -276,7 +269,7 @@ INSERT_TIMEOUT: Final = timedelta(seconds=30)
 _CHANGE_REFUSED: Final = "MongoDB refuses to change its letter"
 
 
-def write_redrives(on: RedriveContext, redrivable: Sequence[Redrivable]) -> BatchResult:
+def _write_redrives(on: RedriveContext, redrivable: Sequence[Redrivable]) -> BatchResult:
     """Redrive the dead letters in *redrivable*. One that another redrive took first is not counted as refused.
 
     Raises:
@@ -290,25 +283,23 @@ def write_redrives(on: RedriveContext, redrivable: Sequence[Redrivable]) -> Batc
     ours, lost = redrivable, list[Refused]()
     if marked.changed < len(redrivable):
         ours, lost = _split_by_token(on, redrivable, token, is_any_refused=marked.refused > 0)
+    ours = [replace(ready, letter=replace(ready.letter, token=token)) for ready in ours]
     remaining = INSERT_TIMEOUT - (on.clock.now() - marked_at)
     if remaining <= timedelta(0):
         return BatchResult(refused=(*lost, *(ready.letter.refuse_in_progress() for ready in ours)))
     refused = _insert_tasks(on, ours, timeout=remaining)
-    redrive_writes.remove_marks(on.dead, [(ours[index].letter.raw_id, token) for index in refused])
-    closed = close_redriven(on, [(ready.letter, token) for index, ready in enumerate(ours) if index not in refused])
+    redrive_writes.remove_marks(on.dead, [refusal.letter for refusal in refused.values()])
+    closed = _close_redriven(on, [ready.letter for index, ready in enumerate(ours) if index not in refused])
     return BatchResult(redriven=closed.redriven, refused=(*lost, *refused.values(), *closed.refused))
 
 
-def close_redriven(on: RedriveContext, letters: Sequence[tuple[Candidate, object]]) -> BatchResult:
-    """Close dead letters whose tasks exist again, each given with its token.
-
-    Dead letters that MongoDB refuses to change stay open.
-    """
-    changed = redrive_writes.close(on.dead, [(letter.raw_id, token) for letter, token in letters], now=on.clock.now())
+def _close_redriven(on: RedriveContext, letters: Sequence[Candidate]) -> BatchResult:
+    """Close dead letters whose tasks exist again. Dead letters that MongoDB refuses to change stay open."""
+    changed = redrive_writes.close(on.dead, letters, now=on.clock.now())
     if changed == len(letters):
         return BatchResult(redriven=changed)
-    tokens = redrive_writes.find_open_tokens(on.dead, [letter.raw_id for letter, _ in letters])
-    rest = [letter for letter, token in letters if letter.key in tokens and tokens[letter.key] == token]
+    tokens = redrive_writes.find_open_tokens(on.dead, letters)
+    rest = [letter for letter in letters if letter.key in tokens and tokens[letter.key] == letter.token]
     message = f"its task is back, but {_CHANGE_REFUSED}"
     return BatchResult(redriven=changed, refused=[letter.refuse("write_rejected", message) for letter in rest])
 
@@ -317,7 +308,7 @@ def _split_by_token(
     on: RedriveContext, redrivable: Sequence[Redrivable], token: str, *, is_any_refused: bool
 ) -> tuple[list[Redrivable], list[Refused]]:
     """Return the dead letters that bear our *token*, and refusals of the other open ones."""
-    tokens = redrive_writes.find_open_tokens(on.dead, [ready.letter.raw_id for ready in redrivable])
+    tokens = redrive_writes.find_open_tokens(on.dead, [ready.letter for ready in redrivable])
     ours = [ready for ready in redrivable if tokens.get(ready.letter.key) == token]
     not_ours = [ready.letter for ready in redrivable if tokens.get(ready.letter.key, token) != token]
     return ours, [

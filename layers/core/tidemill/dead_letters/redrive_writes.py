@@ -62,11 +62,14 @@ def find_interrupted(dead: Tasks, *, before: datetime, after: datetime, limit: i
         yield from byte_batches(found.batch_size(limit), most=limit)
 
 
-def read_bodies(dead: Tasks, ids: Sequence[Any], *, without: Iterable[str] = ()) -> dict[bytes, RawBSONDocument]:
-    """Return the parts of dead letters that their tasks keep, byte for byte, by id; without the fields in *without*."""
+def read_bodies(
+    dead: Tasks, letters: Sequence[Candidate], *, without: Iterable[str] = ()
+) -> dict[bytes, RawBSONDocument]:
+    """Return the parts of *letters* that their tasks keep, byte for byte, by key; without the fields in *without*."""
     projection = dict.fromkeys([*RESET_FIELDS, *_DROPPED_FIELDS, *without], 0)
+    where = {"_id": {"$in": [letter.raw_id for letter in letters]}}
     with translate_errors(DEAD_LETTERS):
-        found = dead.find({"_id": {"$in": list(ids)}}, projection, hint=indexes.BY_ID).batch_size(len(ids) + 1)
+        found = dead.find(where, projection, hint=indexes.BY_ID).batch_size(len(letters) + 1)
         return {read_key(raw): raw for raw in found}
 
 
@@ -124,53 +127,43 @@ def find_later_failures(dead: Tasks, letters: Sequence[tuple[TaskId, int]]) -> s
 
 def mark(dead: Tasks, redrivable: Sequence[Redrivable], *, token: str, now: datetime) -> WriteCounts:
     """Mark open dead letters that still bear the token they were read with."""
-    return _write_guarded(
-        dead,
-        [(ready.letter.raw_id, ready.letter.token) for ready in redrivable],
-        [
-            {
-                "$set": {
-                    "redrive_started_at": now,
-                    "redrive_due_at": ready.task.due_at,
-                    "redrive_token": token,
-                    "redrive_drops_expiry": ready.drops_expiry,
-                }
+    updates = [
+        {
+            "$set": {
+                "redrive_started_at": now,
+                "redrive_due_at": ready.task.due_at,
+                "redrive_token": token,
+                "redrive_drops_expiry": ready.drops_expiry,
             }
-            for ready in redrivable
-        ],
-    )
+        }
+        for ready in redrivable
+    ]
+    return _write_guarded(dead, [ready.letter for ready in redrivable], updates)
 
 
-def find_open_tokens(dead: Tasks, ids: Sequence[Any]) -> dict[bytes, object]:
-    """Return the tokens of the open dead letters among *ids*, by id."""
-    where = {"_id": {"$in": list(ids)}, "redriven_at": None}
+def find_open_tokens(dead: Tasks, letters: Sequence[Candidate]) -> dict[bytes, object]:
+    """Return the tokens that those of *letters* have now that are open, by key."""
+    where = {"_id": {"$in": [letter.raw_id for letter in letters]}, "redriven_at": None}
     with translate_errors(DEAD_LETTERS):
-        found = dead.find(where, {"redrive_token": 1}, hint=indexes.BY_ID, batch_size=len(ids) + 1)
+        found = dead.find(where, {"redrive_token": 1}, hint=indexes.BY_ID, batch_size=len(letters) + 1)
         return {read_key(raw): decode(raw).get("redrive_token") for raw in found}
 
 
-def close(dead: Tasks, letters: Sequence[tuple[Any, object]], *, now: datetime) -> int:
-    """Record that the tasks of marked dead letters exist again, and return the count. Each is given with its token."""
+def close(dead: Tasks, letters: Sequence[Candidate], *, now: datetime) -> int:
+    """Record that the tasks of marked dead letters exist again, and return the count."""
     update = {"$set": {"redriven_at": now}, "$unset": _UNSET_MARKS}
     return _write_guarded(dead, letters, [update] * len(letters)).changed
 
 
-def remove_marks(dead: Tasks, letters: Sequence[tuple[Any, object]]) -> int:
-    """Remove the marks of dead letters, each given with its token, and return the count."""
-    return _write_guarded(dead, letters, [{"$unset": _UNSET_MARKS}] * len(letters)).changed
+def remove_marks(dead: Tasks, letters: Sequence[Candidate]) -> None:
+    """Remove the marks of dead letters."""
+    _write_guarded(dead, letters, [{"$unset": _UNSET_MARKS}] * len(letters))
 
 
-def _write_guarded(
-    dead: Tasks, letters: Sequence[tuple[Any, object]], updates: Sequence[Mapping[str, Any]]
-) -> WriteCounts:
-    return write_each(
-        dead,
-        [
-            UpdateOne(
-                {"_id": {"$eq": letter_id}, "redriven_at": None, "redrive_token": {"$eq": token}},
-                update,
-                hint=indexes.BY_ID,
-            )
-            for (letter_id, token), update in zip(letters, updates, strict=True)
-        ],
-    )
+def _write_guarded(dead: Tasks, letters: Sequence[Candidate], updates: Sequence[Mapping[str, Any]]) -> WriteCounts:
+    """Write to each of *letters* its update, if it is open and bears the token that its candidate has."""
+    writes = []
+    for letter, update in zip(letters, updates, strict=True):
+        where = {"_id": {"$eq": letter.raw_id}, "redriven_at": None, "redrive_token": {"$eq": letter.token}}
+        writes.append(UpdateOne(where, update, hint=indexes.BY_ID))
+    return write_each(dead, writes)

@@ -183,6 +183,19 @@ def _read_letters(dead: Tasks, found: Sequence[RawBSONDocument]) -> tuple[DeadLe
     return tuple(read_summary(documents[key]) for key in map(read_key, found) if key in documents)
 
 
+def read_cursor(cursor: str, **types: type) -> tuple[Position, dict[str, Any]]:
+    """Return the position that *cursor* holds, and its other values by name, each of the given type.
+
+    Raises:
+        InvalidRequestError: *cursor* is not a cursor with these values.
+    """
+    position = decode_cursor(cursor, *POSITION_KEYS, *types)
+    values = {name: position.pop(name) for name in types}
+    if not all(isinstance(values[name], kind) for name, kind in types.items()):
+        raise build_cursor_error()
+    return position, values
+
+
 PURGE_BATCH_SIZE: Final = 1_000
 _PURGE_PROJECTION: Final = {"dead_lettered_at": 1, "archived_at": 1, "redrive_started_at": 1}
 
@@ -224,10 +237,10 @@ def purge(
     Raises:
         InvalidRequestError: *after* is not a cursor.
     """
-    position, up_to = (None, now) if after is None else _read_cursor(after)
+    position, progress = (None, {"up_to": now}) if after is None else read_cursor(after, up_to=datetime)
     examined = purged = unexported = in_progress = 0
     while purged < limit:
-        walk = build_walk(criteria, shown=_PURGE_PROJECTION, after=position, up_to=up_to)
+        walk = build_walk(criteria, shown=_PURGE_PROJECTION, after=position, up_to=progress["up_to"])
         page = read_page(dead, walk, limit=min(limit - purged, PURGE_BATCH_SIZE))
         letters = [decode_shallow(raw) for raw in page.found]
         free = [letter for letter in letters if letter.get("redrive_started_at") is None]
@@ -243,7 +256,7 @@ def purge(
         purged=purged,
         unexported=unexported,
         in_progress=in_progress,
-        next=None if position is None else encode_cursor({**position, "up_to": up_to}),
+        next=None if position is None else encode_cursor({**position, **progress}),
     )
 
 
@@ -254,11 +267,3 @@ def _delete(dead: Tasks, ids: Sequence[Any]) -> int:
         return dead.delete_many(
             {"_id": {"$in": list(ids)}, "redrive_started_at": None}, hint=indexes.BY_ID
         ).deleted_count
-
-
-def _read_cursor(cursor: str) -> tuple[Position, datetime]:
-    state = decode_cursor(cursor, *POSITION_KEYS, "up_to")
-    up_to = state.pop("up_to")
-    if not isinstance(up_to, datetime):
-        raise build_cursor_error()
-    return state, up_to
