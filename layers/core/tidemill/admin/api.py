@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Union, get_args
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from tidemill.admin import dead_letters, queues, requests, tasks
 from tidemill.admin.context import AdminContext
@@ -22,15 +22,15 @@ from tidemill.errors import (
     UnavailableError,
 )
 from tidemill.policy.failures import truncate_text
-from tidemill.requests.validation import list_problems
+from tidemill.requests.validation import parse_request
 from tidemill.text import did_you_mean
 
 _ANSWERS: Final[Mapping[type[Operation], Callable[[Any, AdminContext], Response]]] = {
     requests.QueueList: queues.list_queues,
     requests.QueueDeclare: queues.declare,
     requests.QueueStatusOf: queues.show_status,
-    requests.QueuePause: queues.pause,
-    requests.QueueResume: queues.resume,
+    requests.QueuePause: queues.set_paused,
+    requests.QueueResume: queues.set_paused,
     requests.QueueSet: queues.change,
     requests.TaskList: tasks.list_tasks,
     requests.TaskShow: tasks.show,
@@ -79,13 +79,7 @@ def read_operation(event: object) -> Operation:
     if not isinstance(op, str) or op not in _MODELS:
         suggestion = did_you_mean(op, OPERATIONS) if isinstance(op, str) else ""
         raise InvalidRequestError([Problem("op", f"is unknown{suggestion or ';'} {_OPERATIONS_HINT}")])
-    try:
-        return OPERATION_ADAPTER.validate_python(event)
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_context=False, include_input=False)
-        field_details = [{**detail, "loc": detail["loc"][1:]} for detail in details]  # the first part is the operation
-        names = _MODELS[op].model_fields
-        raise InvalidRequestError(list_problems(field_details, below="event", names=names)) from None
+    return parse_request(_MODELS[op], event)
 
 
 def operate(request: Operation, context: AdminContext) -> Response:

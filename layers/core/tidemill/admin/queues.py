@@ -168,14 +168,10 @@ def declare(request: QueueDeclare, context: AdminContext) -> QueueChangeResponse
     return QueueChangeResponse(queue=_build_changed_queue(request.queue, options))
 
 
-def pause(request: QueuePause, context: AdminContext) -> QueueChangeResponse:
-    """Pause a queue: no more of its tasks start."""
-    return _change_options(request.queue, context, lambda options: replace(options, paused=True))
-
-
-def resume(request: QueueResume, context: AdminContext) -> QueueChangeResponse:
-    """Resume a queue: its tasks start again."""
-    return _change_options(request.queue, context, lambda options: replace(options, paused=False))
+def set_paused(request: QueuePause | QueueResume, context: AdminContext) -> QueueChangeResponse:
+    """Pause a queue, so that no more of its tasks start, or resume it."""
+    is_paused = isinstance(request, QueuePause)
+    return _change_options(request.queue, context, lambda options: replace(options, paused=is_paused))
 
 
 def change(request: QueueSet, context: AdminContext) -> QueueChangeResponse:

@@ -169,7 +169,6 @@ MAX_DOCUMENT_BYTES: Final = 16 * 1024 * 1024
 RESERVED_BYTES: Final = 1024
 """Bytes to keep free, where possible, for the fields that exports and redrives add."""
 
-_FULL_MESSAGE: Final = "the document is full"
 _SPARE_FIELDS: Final = ("attempt_log", "result", "trace", "settled_by", "updated_at")
 """Fields to drop if there is no room: they neither belong to the request nor tell how the task ended."""
 
@@ -217,7 +216,7 @@ def _build_marks(task: Mapping[str, Any], *, now: datetime, redrives: int) -> di
 def _drop_spare_fields(task: Mapping[str, Any]) -> RawBSONDocument:
     fields = {name: value for name, value in task.items() if value is not None and name not in _SPARE_FIELDS}
     if isinstance(fields.get("error"), Mapping):
-        fields["error"] = {**fields["error"], "message": _FULL_MESSAGE}
+        fields["error"] = {**fields["error"], "message": "the document is full"}
     return RawBSONDocument(bson.encode(fields))
 
 

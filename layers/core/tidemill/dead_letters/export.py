@@ -191,7 +191,7 @@ class Uploader:
             if self.is_over or self.breaker.is_open:
                 break
             key, body = read_object_key(raw), encode_object(raw)
-            started.append((raw, self.pool.submit(self._put_object, read_mark_fields(raw), key, body)))
+            started.append((raw, self.pool.submit(self._put_object, _keep_mark_fields(raw), key, body)))
         put, refused = list[RawBSONDocument](), list[tuple[RawBSONDocument, str]]()
         for raw, future in started:
             try:
@@ -225,7 +225,6 @@ class Uploader:
 
 _UNEXPORTED_FILTER: Final = {"archived_at": None}
 _AGE_FIELDS: Final = ("archived_at", "retain_from", "dead_lettered_at")
-_MARK_FIELDS: Final = ("_id", "dead_lettered_at")
 
 
 def find_unexported(
@@ -233,9 +232,8 @@ def find_unexported(
 ) -> Iterator[list[RawBSONDocument]]:
     """Yield up to *limit* dead letters that are not exported, the oldest or the newest first, by *batch* at most.
 
-    The fields that change are left out. Older means an earlier ``retain_from`` or none, then an earlier move. Only dead
-    letters that may expire unexported have a ``retain_from``. Lists are shorter if their documents are large. Refused
-    dead letters are left out until their next attempt is due.
+    The fields that change are left out. Older means an earlier ``retain_from`` or none, then an earlier move. Lists are
+    shorter if their documents are large. Refused dead letters are left out until their next attempt is due.
     """
     where = _UNEXPORTED_FILTER | {"export_retry_at": {"$not": {"$gt": now}}}
     order = [(name, DESCENDING if newest_first else ASCENDING) for name in _AGE_FIELDS]
@@ -255,8 +253,8 @@ def update_retention(
 ) -> tuple[Sequence[Any], int]:
     """Keep dead letters that are not exported; with *expire_unexported* let them expire, counted from *now*.
 
-    One call changes at most `RETENTION_BATCH_SIZE`, and none of *excluded_ids*. Return the ids that were found, and how
-    many of them changed: MongoDB may refuse some updates.
+    Return the ids that were found, at most `RETENTION_BATCH_SIZE`, and how many of them changed: MongoDB may refuse
+    some updates.
     """
     where: dict[str, Any] = {"archived_at": None, "retain_from": None if expire_unexported else {"$type": "date"}}
     update = {"$set": {"retain_from": now}} if expire_unexported else {"$unset": {"retain_from": ""}}
@@ -269,30 +267,18 @@ def update_retention(
 
 
 def mark_exported(dead: Tasks, letters: Sequence[RawBSONDocument], *, now: datetime) -> WriteCounts:
-    """Record that *letters* are in S3, with retention from *now* on.
-
-    Dead letters that were marked earlier do not change, and do not count as changed. The same holds for a dead letter
-    that replaced another after the read.
-    """
+    """Record that *letters* are in S3, with retention from *now* on, unless they were marked or replaced meanwhile."""
     change = {"$set": {"archived_at": now, "retain_from": now}, "$unset": dict.fromkeys(EXPORT_ATTEMPT_FIELDS, "")}
     return write_each(dead, [UpdateOne(_match_unexported(raw), change, hint=indexes.BY_ID) for raw in letters])
 
 
 def postpone_export(dead: Tasks, refused: Sequence[tuple[RawBSONDocument, str]], *, now: datetime) -> WriteCounts:
     """Record on dead letters why the bucket refused them, and when to try again: later each time."""
-    return write_each(
-        dead,
-        [
-            UpdateOne(_match_unexported(raw), record_failed_attempt("export", why=why, now=now), hint=indexes.BY_ID)
-            for raw, why in refused
-        ],
-    )
-
-
-def read_mark_fields(raw: RawBSONDocument) -> RawBSONDocument:
-    """Return the few fields of *raw* that a mark needs."""
-    document = decode_shallow(raw)
-    return RawBSONDocument(bson.encode({name: document[name] for name in _MARK_FIELDS if name in document}))
+    updates = [
+        UpdateOne(_match_unexported(raw), record_failed_attempt("export", why=why, now=now), hint=indexes.BY_ID)
+        for raw, why in refused
+    ]
+    return write_each(dead, updates)
 
 
 def _match_unexported(raw: RawBSONDocument) -> dict[str, Any]:
@@ -301,3 +287,9 @@ def _match_unexported(raw: RawBSONDocument) -> dict[str, Any]:
     is_dated = isinstance(moved_at, datetime | DatetimeMS)  # a filter on a value of another type may not find it
     guard = {"dead_lettered_at": moved_at} if is_dated else {}
     return {"_id": {"$eq": document["_id"]}, **guard, **_UNEXPORTED_FILTER}
+
+
+def _keep_mark_fields(raw: RawBSONDocument) -> RawBSONDocument:
+    """Return the few fields of *raw* that a mark needs: a large document is not held until the put ends."""
+    fields = {name: value for name, value in decode_shallow(raw).items() if name in {"_id", "dead_lettered_at"}}
+    return RawBSONDocument(bson.encode(fields))

@@ -1,7 +1,4 @@
-"""Format of exported dead letters: object keys, object contents, and their restore.
-
-Also the types of an export: the put function, its error, and the counts of a run.
-"""
+"""Format of exported dead letters: object keys, object contents, their restore; types of an export."""
 
 from __future__ import annotations
 
