@@ -9,16 +9,19 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Union
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, TypeAdapter
 
-from tidemill.admin.api import OPERATION_ADAPTER
+from tidemill.admin.api import OPERATION_MODELS
 from tidemill.http.models import Batch, HttpTask
 from tidemill.requests.events import DirectRequest, ExecuteRequest, SweepRequest
 from tools.schema_rules import FAILURE, MOMENT, OVER_HTTP, RETRIES, RULES, Schema
 
 FOLDER: Final = Path(__file__).parents[1] / "events" / "schemas"
+_OPERATION: Final = TypeAdapter[Any](
+    Annotated[Union[tuple(OPERATION_MODELS.values())], Field(discriminator="op")]  # noqa: UP007 - of a table
+)
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _OF_OPENAPI: Final = {"discriminator"}
 
@@ -33,9 +36,7 @@ def documents() -> dict[str, Schema]:
         "execute": _document("What starts an executor", _of_model(ExecuteRequest, RULES)),
         "sweep": _document("What the schedules of reclaim and archive send", _of_model(SweepRequest, RULES)),
         "failure": _document("What Lambda sends to reclaim when an executor died", FAILURE),
-        "operate": _document(
-            "One operation of the operate function", _complete(OPERATION_ADAPTER.json_schema(), RULES)
-        ),
+        "operate": _document("One operation of the operate function", _complete(_OPERATION.json_schema(), RULES)),
     }
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Union, get_args
-
-from pydantic import Field, TypeAdapter
+from typing import Any, Final, get_args
 
 from tidemill.admin import dead_letters, queues, requests, tasks
 from tidemill.admin.context import AdminContext
@@ -47,15 +45,9 @@ _ANSWERS: Final[Mapping[type[Operation], Callable[[Any, AdminContext], Response]
 }
 """Function that carries out each operation."""
 
-_MODELS: Final = {get_args(model.model_fields["op"].annotation)[0]: model for model in _ANSWERS}
-
-OPERATION_ADAPTER: Final[TypeAdapter[Operation]] = TypeAdapter(
-    Annotated[Union[tuple(_ANSWERS)], Field(discriminator="op")]  # noqa: UP007 - of a table
-)
-"""Union of all operations, discriminated by ``op``. Its JSON schema describes the events of the operate function."""
-
-OPERATIONS: Final = tuple(_MODELS)
-"""All values of ``op``."""
+OPERATION_MODELS: Final = {get_args(model.model_fields["op"].annotation)[0]: model for model in _ANSWERS}
+OPERATIONS: Final = tuple(OPERATION_MODELS)
+"""All values of ``op``, and the model of each."""
 
 _OPERATIONS_HINT: Final = f"the operations are {', '.join(OPERATIONS)}"
 
@@ -76,10 +68,10 @@ def read_operation(event: object) -> Operation:
             [Problem("op", f'is missing: send {{"op": "queue.list"}}, for example; {_OPERATIONS_HINT}')]
         )
     op = event["op"]
-    if not isinstance(op, str) or op not in _MODELS:
+    if not isinstance(op, str) or op not in OPERATION_MODELS:
         suggestion = did_you_mean(op, OPERATIONS) if isinstance(op, str) else ""
         raise InvalidRequestError([Problem("op", f"is unknown{suggestion or ';'} {_OPERATIONS_HINT}")])
-    return parse_request(_MODELS[op], event)
+    return parse_request(OPERATION_MODELS[op], event)
 
 
 def operate(request: Operation, context: AdminContext) -> Response:
