@@ -10,6 +10,7 @@ from pymongo.database import Database
 
 from tidemill.client import Queue
 from tidemill.clock import Clock
+from tidemill.control import queues
 from tidemill.control.task_types import Directory
 from tidemill.dead_letters import queries
 from tidemill.dead_letters.export_format import PutObject
@@ -27,8 +28,6 @@ class AdminContext:
     """Context of an operation.
 
     Attributes:
-        db: The database.
-        clock: The clock of the database.
         retry: Retry policy of tasks and functions that have none of their own.
         is_deployed: *retry* is the policy of the deployment for certain, not an assumption of another machine.
         put: Stores an object in the archive bucket; ``None`` without a bucket.
@@ -84,3 +83,10 @@ def warn_no_executor(context: AdminContext) -> tuple[str, ...]:
     return collect_warnings(
         lambda: [] if context.directory.has_types() else [warning], of="whether an executor ever was at work here"
     )
+
+
+def find_unknown_queue(queue: str | None, context: AdminContext) -> list[str]:
+    """Return the warning that *queue* does not exist, or nothing if it does or is not given."""
+    if queue is None or queue in (known := queues.list_queues(context.db)):
+        return []
+    return [queues.describe_unknown_queue(queue, known)]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Final
 
-from tidemill.admin.context import AdminContext, collect_warnings, warn_no_executor
+from tidemill.admin.context import AdminContext, collect_warnings, find_unknown_queue, warn_no_executor
 from tidemill.admin.requests import (
     DeadLetterExport,
     DeadLetterGroups,
@@ -30,7 +31,6 @@ from tidemill.admin.responses import (
     RedriveResponse,
 )
 from tidemill.admin.tasks import NotStoredError, copy_task, find_dead_letter_id
-from tidemill.control import queues as control_names
 from tidemill.control import task_types
 from tidemill.control.task_types import Directory
 from tidemill.dead_letters import queries, selection
@@ -85,9 +85,7 @@ def _warn_unknown_filters(request: FilterRequest, context: AdminContext) -> list
         )
     if request.name is not None and request.name not in (names := task_types.list_registered_names(context.db)):
         warnings.append(f"no executor has registered a function {request.name}{did_you_mean(request.name, names)}")
-    if request.queue is not None and request.queue not in (queues := control_names.list_queues(context.db)):
-        warnings.append(control_names.describe_unknown_queue(request.queue, queues))
-    return warnings
+    return warnings + find_unknown_queue(request.queue, context)
 
 
 CALL_TIMEOUT_SEC: Final = 2.0
@@ -96,20 +94,11 @@ CALL_TIMEOUT_SEC: Final = 2.0
 
 def redrive(request: DeadLetterRedrive, context: AdminContext) -> RedriveResponse:
     """Redrive open dead letters, the oldest first. Return the counts, with refusals by reason."""
-    redrive_context = RedriveContext(
-        tasks=context.tasks,
-        dead=context.dead,
-        registered=lambda: task_types.list_registered_names(context.db),
-        clock=context.clock,
-    )
-    redrive_request = RedriveRequest(
-        which=select_dead_letters(request, context, open_only=True),
-        per_sec=request.per_sec,
-        drop_expiry=request.drop_expiry,
-    )
+    registered = partial(task_types.list_registered_names, context.db)
+    which = select_dead_letters(request, context, open_only=True)
     result = redrive_letters(
-        redrive_context,
-        redrive_request,
+        RedriveContext(tasks=context.tasks, dead=context.dead, clock=context.clock, registered=registered),
+        RedriveRequest(which=which, per_sec=request.per_sec, drop_expiry=request.drop_expiry),
         limit=request.limit,
         dry_run=request.dry_run,
         after=request.cursor,

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tidemill.admin.context import AdminContext, collect_warnings, describe_unknown, warn_no_executor
+from tidemill.admin.context import (
+    AdminContext,
+    collect_warnings,
+    describe_unknown,
+    find_unknown_queue,
+    warn_no_executor,
+)
 from tidemill.admin.requests import TaskCancel, TaskExplain, TaskList, TaskRetry, TaskShow
 from tidemill.admin.responses import (
     AnyTask,
@@ -77,7 +83,7 @@ def find_dead_letter_id(text: str, context: AdminContext) -> TaskId:
     found = _filter_dead(candidates, context) or tasks.find_stored_ids(context.dead, candidates)
     if not found:
         _refuse_other_types(text)
-        hints = _explain_missing(text, context)
+        hints = _explain_missing(candidates, context)
         raise NotStoredError("dead letter of task", text, database=context.db.name, hints=hints)
     return _require_single(found)
 
@@ -98,10 +104,10 @@ def _refuse_other_types(text: str) -> None:
         )
 
 
-def _explain_missing(text: str, context: AdminContext) -> Sequence[str]:
+def _explain_missing(candidates: tuple[TaskId, ...], context: AdminContext) -> Sequence[str]:
     def warn_if_alive() -> list[str]:
-        living = tasks.find_stored_ids(context.tasks, tasks.parse_id(text))
-        return ["the task is among the living ones"] if living else []
+        is_alive = tasks.find_stored_ids(context.tasks, candidates)
+        return ["the task is among the living ones"] if is_alive else []
 
     return collect_warnings(warn_if_alive, of="whether it is alive") or warn_no_executor(context)
 
@@ -227,9 +233,5 @@ def _check_pause(task: Task | Malformed, context: AdminContext) -> tuple[bool | 
 
 
 def _warn_no_match(queue: str | None, context: AdminContext) -> tuple[str, ...]:
-    def warn_if_unknown() -> list[str]:
-        if queue is None or queue in (known := queues.list_queues(context.db)):
-            return []
-        return [queues.describe_unknown_queue(queue, known)]
-
-    return (*collect_warnings(warn_if_unknown, of="which queues there are"), *warn_no_executor(context))
+    unknown = collect_warnings(lambda: find_unknown_queue(queue, context), of="which queues there are")
+    return (*unknown, *warn_no_executor(context))
