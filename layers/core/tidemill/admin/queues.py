@@ -9,14 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from pymongo.database import Database
 
 from tidemill.admin.context import AdminContext, warn_no_executor
 from tidemill.admin.requests import (
-    AdaptiveChange,
-    BudgetChange,
     QueueDeclare,
     QueueList,
     QueuePause,
@@ -140,9 +138,6 @@ def _read_current(tasks: Tasks, queue: str) -> Iterable[RunningTask]:
             )
 
 
-_PressureT = TypeVar("_PressureT", Adaptive, Budget)
-
-
 def list_queues(request: QueueList, context: AdminContext) -> QueuePage:
     """Return the sizes of a page of queues by name, and the cursor of the next page.
 
@@ -181,20 +176,13 @@ def change(request: QueueSet, context: AdminContext) -> QueueChangeResponse:
 
 def apply_changes(options: QueueOptions, request: QueueSet) -> QueueOptions:
     """Return *options* with the changes of *request*."""
-    given = request.model_fields_set
-    own = {name: getattr(request, name) for name in ("selection", "retry_share", "max_in_flight_retries")}
-    pressure = options.pressure
-    if "adaptive" in given:
-        pressure = replace(pressure, adaptive=_apply_switch(Adaptive, pressure.adaptive, request.adaptive))
-    if "budget" in given:
-        pressure = replace(pressure, budget=_apply_switch(Budget, pressure.budget, request.budget))
-    return replace(options, pressure=pressure, **{name: value for name, value in own.items() if name in given})
-
-
-def _apply_switch(
-    kind: type[_PressureT], current: _PressureT | None, wanted: AdaptiveChange | BudgetChange | None
-) -> _PressureT | None:
-    return None if wanted is None else replace(current or kind(), **wanted.model_dump(exclude_unset=True))
+    changes, pressure = request.model_dump(exclude_unset=True, exclude={"op", "queue"}), options.pressure
+    for name, kind in (("adaptive", Adaptive), ("budget", Budget)):
+        if name in changes:
+            wanted, former = changes.pop(name), getattr(pressure, name) or kind()
+            switch: dict[str, Any] = {name: None if wanted is None else replace(former, **wanted)}
+            pressure = replace(pressure, **switch)
+    return replace(options, pressure=pressure, **changes)
 
 
 def _change_options(
