@@ -227,9 +227,7 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "alive": lambda on: redrive_writes.find_existing(on.tasks, [on.held[0].id]),
     "holders": lambda on: redrive_writes.find_key_owners(on.tasks, ["key-7", "nobody's"]),
     "died_since": lambda on: redrive_writes.find_later_failures(_dead(on), [(7, 0), (8, 0)]),
-    "cut_short": lambda on: list(
-        redrive_writes.find_interrupted(_dead(on), before=on.now, after=on.now + timedelta(seconds=1), limit=5)
-    ),
+    "cut_short": lambda on: list(redrive_writes.find_interrupted(_dead(on), now=on.now, limit=5)),
     "mark": lambda on: redrive_writes.mark(
         _dead(on),
         [Redrivable(letter=_candidate(), task=on.held[0], document=_letter(), drops_expiry=False)],

@@ -16,7 +16,6 @@ from typing import Final
 from tidemill.clock import Clock
 from tidemill.dead_letters import redrive_writes
 from tidemill.dead_letters.redrive_checks import (
-    INTERRUPTED_AFTER,
     Candidate,
     CheckResult,
     LiveState,
@@ -35,7 +34,6 @@ from tidemill.store.writes import DUPLICATE_KEY_CODE, insert_each
 
 BATCH_SIZE: Final = 500
 MAX_EXAMPLES: Final = 20
-_OPEN: Final = {"redriven_at": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,9 +162,8 @@ def _read_batch(
     dead: Tasks, request: RedriveRequest, progress: _Progress, *, limit: int
 ) -> tuple[Sequence[Candidate], Position | None]:
     """Return the next dead letters whose bodies may be held in memory at once, and the position behind them."""
-    walk = build_walk(
-        request.which, shown=redrive_writes.CANDIDATE_PROJECTION, after=progress.after, up_to=progress.up_to, only=_OPEN
-    )
+    shown, is_open = redrive_writes.CANDIDATE_PROJECTION, {"redriven_at": None}
+    walk = build_walk(request.which, shown=shown, after=progress.after, up_to=progress.up_to, only=is_open)
     page = read_page(dead, walk, limit=limit)
     letters = [read_candidate(raw) for raw in page.found]
     batch = take_batch(letters)
@@ -234,10 +231,7 @@ def complete(
 
 def _find_interrupted(on: RedriveContext) -> Iterator[Sequence[Candidate]]:
     """Yield dead letters that may be held in memory at once, with the same choice about expiry."""
-    now = on.clock.now()
-    for page in redrive_writes.find_interrupted(
-        on.dead, before=now - INTERRUPTED_AFTER, after=now + INTERRUPTED_AFTER, limit=BATCH_SIZE
-    ):
+    for page in redrive_writes.find_interrupted(on.dead, now=on.clock.now(), limit=BATCH_SIZE):
         letters = [read_candidate(raw) for raw in page]
         for drops_expiry in (False, True):
             rest: Sequence[Candidate] = [letter for letter in letters if letter.drops_expiry == drops_expiry]

@@ -47,8 +47,8 @@ class Candidate:
     """Dead letter before its body is read.
 
     Attributes:
-        raw_id: Its id, with the original bytes.
-        task_id: The id of its task, with the original bytes.
+        raw_id: Its id, with the original bytes; ``key`` is the lookup key.
+        task_id: The id of its task, with the original bytes; ``task_key`` is the lookup key.
         life: The life of the task that ended, as `read_life` returns it.
         is_started: A redrive of it was started.
         started_at: The time of that start, if it is a time.
@@ -60,8 +60,10 @@ class Candidate:
 
     raw: RawBSONDocument
     raw_id: Any
+    key: bytes
     id: DeadLetterId
     task_id: TaskId
+    task_key: bytes
     life: bytes
     is_started: bool
     started_at: datetime | None
@@ -78,16 +80,6 @@ class Candidate:
         """Return the refusal of this dead letter while another redrive of it may be in progress."""
         message = "its redrive is under way, or was cut short a moment ago: then the archive completes it"
         return self.refuse("in_progress", message)
-
-    @property
-    def key(self) -> bytes:
-        """Lookup key of the dead letter."""
-        return id_key(self.raw_id)
-
-    @property
-    def task_key(self) -> bytes:
-        """Lookup key of its task."""
-        return id_key(self.task_id)
 
     def is_in_progress(self, *, now: datetime) -> bool:
         """Return whether another redrive of it may be in progress."""
@@ -108,11 +100,14 @@ def read_candidate(raw: RawBSONDocument) -> Candidate:
     """Return the dead letter that *raw* holds, which was read with `redrive_writes.CANDIDATE_PROJECTION`."""
     raw_id, letter = decode_shallow(raw)["_id"], decode(raw)
     letter_id = decode_id(letter["_id"])
+    task_id = raw_id if letter_id.is_bare else decode_shallow(raw_id)["task"]
     return Candidate(
         raw=raw,
         raw_id=raw_id,
+        key=id_key(raw_id),
         id=letter_id,
-        task_id=raw_id if letter_id.is_bare else decode_shallow(raw_id)["task"],
+        task_id=task_id,
+        task_key=id_key(task_id),
         life=read_life(raw),
         is_started=letter.get("redrive_started_at") is not None,
         started_at=read_date(letter.get("redrive_started_at")),
@@ -346,7 +341,8 @@ def check_letters(
     """
     redrivable, already_redriven, refused = list[Redrivable](), list[Candidate](), list[Refused]()
     for letter in letters:
-        due_at = schedule.due_at(now=now) if schedule else _find_chosen_time(letter, now=now)
+        chosen = schedule.due_at(now=now) if schedule else letter.due_at
+        due_at = chosen if chosen is not None and chosen > now else None
         match check(letter, bodies[letter.key], live, due_at=due_at, drops_expiry=drops_expiry, now=now):
             case Redrivable() if schedule is not None and schedule.is_full:
                 refused.append(letter.refuse("too_far_ahead", "at this rate its turn would be more than a year away"))
@@ -363,7 +359,3 @@ def check_letters(
     return CheckResult(
         redrivable=redrivable, already_redriven=already_redriven, refused=refused, live=live, schedule=schedule
     )
-
-
-def _find_chosen_time(letter: Candidate, *, now: datetime) -> datetime | None:
-    return letter.due_at if letter.due_at is not None and letter.due_at > now else None

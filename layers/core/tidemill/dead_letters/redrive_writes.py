@@ -23,7 +23,14 @@ from tidemill.dead_letters.documents import (
     read_key,
     read_redrives,
 )
-from tidemill.dead_letters.redrive_checks import Candidate, ExistingTask, LiveState, Redrivable, read_life
+from tidemill.dead_letters.redrive_checks import (
+    INTERRUPTED_AFTER,
+    Candidate,
+    ExistingTask,
+    LiveState,
+    Redrivable,
+    read_life,
+)
 from tidemill.documents import DEAD_LETTERS, decode, decode_shallow, id_key, is_text
 from tidemill.model import TaskId
 from tidemill.store.connection import Tasks, translate_errors
@@ -49,13 +56,12 @@ _DROPPED_FIELDS: Final = (
 )  # fmt: skip
 
 
-def find_interrupted(dead: Tasks, *, before: datetime, after: datetime, limit: int) -> Iterator[list[RawBSONDocument]]:
+def find_interrupted(dead: Tasks, *, now: datetime, limit: int) -> Iterator[list[RawBSONDocument]]:
     """Yield dead letters whose redrive was interrupted, in lists of up to *limit*, the earliest start first.
 
-    The redrive started at *before* or earlier, or at *after* or later. The latter was marked by a clock that has been
-    set back since.
+    A start after *now* was recorded by a clock that has been set back since.
     """
-    times = ({"$lte": before}, {"$gte": after})
+    times = ({"$lte": now - INTERRUPTED_AFTER}, {"$gte": now + INTERRUPTED_AFTER})
     where = {"$or": [{"redrive_started_at": {"$type": "date"} | time} for time in times], "redriven_at": None}
     with translate_errors(DEAD_LETTERS):
         found = dead.find(where, CANDIDATE_PROJECTION, hint=indexes.REDRIVES).sort("redrive_started_at")

@@ -72,18 +72,11 @@ def build_walk(
     newest_first: bool = False,
     max_examined: int = MAX_EXAMINED_KEYS,
 ) -> Walk:
-    """Return the walk along the dead letters that match *criteria*, in the order of their moves.
+    """Return the walk behind *after* along the dead letters that match *criteria* and the filter *only*.
 
-    Dead letters that are requested by their ids come in the order of the ids.
-
-    Args:
-        criteria: Selects the dead letters.
-        shown: Projection that keeps ``_id`` and ``dead_lettered_at``.
-        after: End of the page before.
-        up_to: Dead letters moved later are left out, unless *criteria* has their ids.
-        only: Filter that must match, too.
-        newest_first: Descending order.
-        max_examined: Maximum number of dead letters to examine, unless *criteria* has their ids.
+    They come in the order of their moves, or of their ids if *criteria* has ids. Without ids, dead letters that were
+    moved later than *up_to* are left out, and at most *max_examined* are examined. The projection *shown* keeps ``_id``
+    and ``dead_lettered_at``.
     """
     where = criteria.where() | dict(only or {})
     walk = Walk(
