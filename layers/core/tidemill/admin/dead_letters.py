@@ -6,30 +6,8 @@ import time
 from functools import partial
 from typing import Final
 
+from tidemill.admin import requests, responses
 from tidemill.admin.context import AdminContext, collect_warnings, find_unknown_queue, warn_no_executor
-from tidemill.admin.requests import (
-    DeadLetterExport,
-    DeadLetterGroups,
-    DeadLetterList,
-    DeadLetterPurge,
-    DeadLetterRedrive,
-    DeadLetterShow,
-    FilterRequest,
-    SelectionRequest,
-)
-from tidemill.admin.responses import (
-    AnyDeadLetter,
-    DeadLetterPage,
-    DeadLetterResponse,
-    DeadLetterView,
-    ExportResponse,
-    GroupsResponse,
-    MalformedDeadLetterView,
-    Marks,
-    OtherFailure,
-    PurgeResponse,
-    RedriveResponse,
-)
 from tidemill.admin.tasks import NotStoredError, copy_task, find_dead_letter_id
 from tidemill.control import task_types
 from tidemill.control.task_types import Directory
@@ -47,13 +25,13 @@ _MAX_SUGGESTED_FROM = 1_000
 """Number of the newest dead letters whose fingerprints may be suggested."""
 
 
-def build_filter(request: FilterRequest, *ids: DeadLetterId) -> DeadLetterFilter:
+def build_filter(request: requests.FilterRequest, *ids: DeadLetterId) -> DeadLetterFilter:
     """Return the criteria of *request*, or of the dead letters in *ids*."""
     return DeadLetterFilter(ids=ids, **request.filters)
 
 
 def select_dead_letters(
-    request: SelectionRequest, context: AdminContext, *, open_only: bool = False
+    request: requests.SelectionRequest, context: AdminContext, *, open_only: bool = False
 ) -> DeadLetterFilter:
     """Return the criteria of the dead letters to change. The id of a task selects its newest open dead letter.
 
@@ -76,7 +54,7 @@ def select_dead_letters(
     return build_filter(request, newest)
 
 
-def _warn_unknown_filters(request: FilterRequest, context: AdminContext) -> list[str]:
+def _warn_unknown_filters(request: requests.FilterRequest, context: AdminContext) -> list[str]:
     warnings: list[str] = []
     if request.fingerprint is not None and not queries.has_fingerprint(context.dead, request.fingerprint):
         known = queries.find_fingerprints(context.dead, of=_MAX_SUGGESTED_FROM)
@@ -92,7 +70,7 @@ CALL_TIMEOUT_SEC: Final = 2.0
 """Time after which a call starts no more work. MongoDB may take 4 s for the whole call."""
 
 
-def redrive(request: DeadLetterRedrive, context: AdminContext) -> RedriveResponse:
+def redrive(request: requests.DeadLetterRedrive, context: AdminContext) -> responses.RedriveResponse:
     """Redrive open dead letters, the oldest first. Return the counts, with refusals by reason."""
     registered = partial(task_types.list_registered_names, context.db)
     which = select_dead_letters(request, context, open_only=True)
@@ -105,10 +83,11 @@ def redrive(request: DeadLetterRedrive, context: AdminContext) -> RedriveRespons
         until=_compute_deadline(),
     )
     warnings = _warn_if_nothing(request, context, is_nothing=not result.examined)
-    return RedriveResponse(dry_run=request.dry_run, warnings=warnings, **RedriveResponse.copy_fields(result))
+    counts = responses.RedriveResponse.copy_fields(result)
+    return responses.RedriveResponse(dry_run=request.dry_run, warnings=warnings, **counts)
 
 
-def purge(request: DeadLetterPurge, context: AdminContext) -> PurgeResponse:
+def purge(request: requests.DeadLetterPurge, context: AdminContext) -> responses.PurgeResponse:
     """Delete dead letters, redriven ones too. Return the counts, with the number of unexported ones."""
     result = selection.purge(
         context.dead,
@@ -120,10 +99,11 @@ def purge(request: DeadLetterPurge, context: AdminContext) -> PurgeResponse:
         until=_compute_deadline(),
     )
     warnings = _warn_if_nothing(request, context, is_nothing=not result.examined)
-    return PurgeResponse(dry_run=request.dry_run, warnings=warnings, **PurgeResponse.copy_fields(result))
+    counts = responses.PurgeResponse.copy_fields(result)
+    return responses.PurgeResponse(dry_run=request.dry_run, warnings=warnings, **counts)
 
 
-def export(request: DeadLetterExport, context: AdminContext) -> ExportResponse:
+def export(request: requests.DeadLetterExport, context: AdminContext) -> responses.ExportResponse:
     """Copy dead letters to the bucket that are not exported. Return the counts, with the number left.
 
     Raises:
@@ -134,7 +114,7 @@ def export(request: DeadLetterExport, context: AdminContext) -> ExportResponse:
     result = export_letters(
         context.dead, context.put, clock=context.clock, until=_compute_deadline(), limit=request.limit
     )
-    return ExportResponse.model_validate(result)
+    return responses.ExportResponse.model_validate(result)
 
 
 def _compute_deadline() -> float:
@@ -142,7 +122,7 @@ def _compute_deadline() -> float:
 
 
 def _warn_if_nothing(
-    request: DeadLetterList | SelectionRequest, context: AdminContext, *, is_nothing: bool
+    request: requests.DeadLetterList | requests.SelectionRequest, context: AdminContext, *, is_nothing: bool
 ) -> tuple[str, ...]:
     """Return likely mistakes in a request that no dead letter matches."""
     if not is_nothing or request.cursor is not None:  # a later call may examine nothing although dead letters match
@@ -157,15 +137,15 @@ MAX_OTHER_FAILURES: Final = 20
 """Maximum number of other failures of a task in an answer."""
 
 
-def list_groups(request: DeadLetterGroups, context: AdminContext) -> GroupsResponse:
+def list_groups(request: requests.DeadLetterGroups, context: AdminContext) -> responses.GroupsResponse:
     """Return the largest groups of open dead letters, and the numbers of all groups and dead letters."""
     now = context.clock.now()
     found = queries.find_groups(context.dead, limit=request.limit, now=now, limits=context.group_limits)
     warnings = warn_no_executor(context) if not found.dead_letters and found.sampled_newest is None else ()
-    return GroupsResponse(warnings=warnings, **GroupsResponse.copy_fields(found))
+    return responses.GroupsResponse(warnings=warnings, **responses.GroupsResponse.copy_fields(found))
 
 
-def list_dead_letters(request: DeadLetterList, context: AdminContext) -> DeadLetterPage:
+def list_dead_letters(request: requests.DeadLetterList, context: AdminContext) -> responses.DeadLetterPage:
     """Return a page of dead letters, and the cursor of the next page."""
     page = selection.list_dead_letters(
         context.dead, build_filter(request), redriven=request.redriven, limit=request.limit, after=request.cursor
@@ -173,30 +153,31 @@ def list_dead_letters(request: DeadLetterList, context: AdminContext) -> DeadLet
     directory = context.directory
     letters = tuple(_build_dead_letter(letter, context, directory, is_listed=True) for letter in page.letters)
     warnings = _warn_if_nothing(request, context, is_nothing=not letters)
-    return DeadLetterPage(dead_letters=letters, next=page.next, warnings=warnings)
+    return responses.DeadLetterPage(dead_letters=letters, next=page.next, warnings=warnings)
 
 
-def show(request: DeadLetterShow, context: AdminContext) -> DeadLetterResponse:
+def show(request: requests.DeadLetterShow, context: AdminContext) -> responses.DeadLetterResponse:
     """Return one dead letter of a task, and its other failures, the newest first."""
     task_id = find_dead_letter_id(request.id, context)
     letter = _find_letter(request, task_id, context)
     letters = queries.find_of_task(context.dead, task_id, limit=MAX_OTHER_FAILURES + 1)
     other_letters = [other_letter for other_letter in letters if other_letter.id != letter.id]
-    return DeadLetterResponse(
+    return responses.DeadLetterResponse(
         letter=_build_dead_letter(letter, context, context.directory),
-        other_failures=tuple(map(OtherFailure.model_validate, other_letters[:MAX_OTHER_FAILURES])),
+        other_failures=tuple(map(responses.OtherFailure.model_validate, other_letters[:MAX_OTHER_FAILURES])),
     )
 
 
 def _build_dead_letter(
     letter: DeadLetter, context: AdminContext, directory: Directory, *, is_listed: bool = False
-) -> AnyDeadLetter:
-    fields = copy_task(letter.task, context, directory, is_listed=is_listed) | Marks.copy_fields(letter)
+) -> responses.AnyDeadLetter:
+    fields = copy_task(letter.task, context, directory, is_listed=is_listed) | responses.Marks.copy_fields(letter)
     fields["dead_letter"] = True
-    return MalformedDeadLetterView(**fields) if isinstance(letter.task, Malformed) else DeadLetterView(**fields)
+    is_malformed = isinstance(letter.task, Malformed)
+    return (responses.MalformedDeadLetterView if is_malformed else responses.DeadLetterView)(**fields)
 
 
-def _find_letter(request: DeadLetterShow, task_id: TaskId, context: AdminContext) -> DeadLetter:
+def _find_letter(request: requests.DeadLetterShow, task_id: TaskId, context: AdminContext) -> DeadLetter:
     """Return the dead letter with the requested number, or else the newest open one, or else the newest."""
     if request.redrives is not None:
         letter = queries.find_by_redrives(context.dead, task_id, request.redrives)

@@ -13,27 +13,8 @@ from typing import Any, Final
 
 from pymongo.database import Database
 
+from tidemill.admin import requests, responses
 from tidemill.admin.context import AdminContext, warn_no_executor
-from tidemill.admin.requests import (
-    QueueDeclare,
-    QueueList,
-    QueuePause,
-    QueueResume,
-    QueueSet,
-    QueueStatusOf,
-    Stats,
-)
-from tidemill.admin.responses import (
-    ChangedQueue,
-    Count,
-    QueueChangeResponse,
-    QueuePage,
-    QueueResponse,
-    QueueStatistics,
-    QueueView,
-    RunningTask,
-    StatisticsResponse,
-)
 from tidemill.control import queues
 from tidemill.control.queues import MAX_COMPARED_NAME, OptionsReader
 from tidemill.errors import InvalidRequestError, Problem
@@ -47,7 +28,9 @@ from tidemill.store.tasks import format_id
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-def read_retry_statistics(db: Database[Any], *, since: datetime, queue: str | None = None) -> list[QueueStatistics]:
+def read_retry_statistics(
+    db: Database[Any], *, since: datetime, queue: str | None = None
+) -> list[responses.QueueStatistics]:
     """Return retry statistics from the minute of *since* on, for every queue with counters, or only for *queue*."""
     by_queue: dict[str, Counter[str]] = {}
     for (name, _), minute in read_totals(db, since=since).items():
@@ -57,10 +40,10 @@ def read_retry_statistics(db: Database[Any], *, since: datetime, queue: str | No
     return [_build_statistics(name, by_queue[name], depth=depth) for name, depth in depths.items()]
 
 
-def _build_statistics(queue: str, counts: Counter[str], *, depth: int) -> QueueStatistics:
+def _build_statistics(queue: str, counts: Counter[str], *, depth: int) -> responses.QueueStatistics:
     retries, backoffs = counts["retry_runs"], counts["retried"]
     time_in_backoff = counts["backoff_ms"] * _MILLISECOND
-    return QueueStatistics(
+    return responses.QueueStatistics(
         queue=queue,
         total_retries=retries,
         successful_retries=counts["retry_successes"],
@@ -73,24 +56,24 @@ def _build_statistics(queue: str, counts: Counter[str], *, depth: int) -> QueueS
     )
 
 
-def limit_count(counted: int, *, may_be_more: bool = False) -> Count:
+def limit_count(counted: int, *, may_be_more: bool = False) -> responses.Count:
     """Return *counted*, or text with a plus sign above `COUNT_LIMIT` and if there *may_be_more*."""
     is_complete = counted <= COUNT_LIMIT and not may_be_more
     return counted if is_complete else f"{min(counted, COUNT_LIMIT)}+"
 
 
-def show_statistics(request: Stats, context: AdminContext) -> StatisticsResponse:
+def show_statistics(request: requests.Stats, context: AdminContext) -> responses.StatisticsResponse:
     """Return the retry statistics of each queue, or of one."""
     since = context.clock.now() - timedelta(seconds=request.since_sec)
     found = read_retry_statistics(context.db, since=since, queue=request.queue)
-    return StatisticsResponse(statistics=tuple(found), warnings=() if found else warn_no_executor(context))
+    return responses.StatisticsResponse(statistics=tuple(found), warnings=() if found else warn_no_executor(context))
 
 
 MAX_CURRENT: Final = 20
 """Maximum number of running tasks in an answer."""
 
 
-def read_status(db: Database[Any], queue: str, *, now: datetime) -> QueueView:
+def read_status(db: Database[Any], queue: str, *, now: datetime) -> responses.QueueView:
     """Return the sizes of *queue*, and its running tasks.
 
     Raises:
@@ -109,10 +92,10 @@ def read_status(db: Database[Any], queue: str, *, now: datetime) -> QueueView:
 
 def _read_views(
     tasks: Tasks, queues: Mapping[str, QueueOptions], *, leased: counts.LeasedCounts, now: datetime
-) -> tuple[QueueView, ...]:
+) -> tuple[responses.QueueView, ...]:
     found = counts.measure_queues(tasks, list(queues), now=now)
     return tuple(
-        QueueView(
+        responses.QueueView(
             queue=queue,
             queue_size=limit_count(found[queue].fresh),
             retry_queue_size=limit_count(found[queue].retry),
@@ -126,10 +109,10 @@ def _read_views(
     )
 
 
-def _read_current(tasks: Tasks, queue: str) -> Iterable[RunningTask]:
+def _read_current(tasks: Tasks, queue: str) -> Iterable[responses.RunningTask]:
     for task in counts.list_leased(tasks, queue, limit=MAX_CURRENT):
         if isinstance(task, Task):
-            yield RunningTask(
+            yield responses.RunningTask(
                 id=format_id(task.id),
                 name=task.name,
                 attempts=task.attempts,
@@ -138,7 +121,7 @@ def _read_current(tasks: Tasks, queue: str) -> Iterable[RunningTask]:
             )
 
 
-def list_queues(request: QueueList, context: AdminContext) -> QueuePage:
+def list_queues(request: requests.QueueList, context: AdminContext) -> responses.QueuePage:
     """Return the sizes of a page of queues by name, and the cursor of the next page.
 
     Running tasks are only counted. The number of commands is constant up to `QUEUES_PER_COMMAND` queues.
@@ -149,32 +132,34 @@ def list_queues(request: QueueList, context: AdminContext) -> QueuePage:
     behind = [queue for queue in known if request.cursor is None or queue[:MAX_COMPARED_NAME] > request.cursor]
     page = behind[: request.limit]
     views = _read_views(tasks, {queue: options.options(queue) for queue in page}, leased=leased, now=now)
-    return QueuePage(queues=views, next=page[-1][:MAX_COMPARED_NAME] if len(behind) > len(page) else None)
+    return responses.QueuePage(queues=views, next=page[-1][:MAX_COMPARED_NAME] if len(behind) > len(page) else None)
 
 
-def show_status(request: QueueStatusOf, context: AdminContext) -> QueueResponse:
+def show_status(request: requests.QueueStatusOf, context: AdminContext) -> responses.QueueResponse:
     """Return the status of one queue."""
-    return QueueResponse(queue=read_status(context.db, request.queue, now=context.clock.now()))
+    return responses.QueueResponse(queue=read_status(context.db, request.queue, now=context.clock.now()))
 
 
-def declare(request: QueueDeclare, context: AdminContext) -> QueueChangeResponse:
+def declare(request: requests.QueueDeclare, context: AdminContext) -> responses.QueueChangeResponse:
     """Declare a queue, so that HTTP may enqueue into it."""
     options = queues.declare_queue(context.db, request.queue, now=context.clock.now())
-    return QueueChangeResponse(queue=_build_changed_queue(request.queue, options))
+    return responses.QueueChangeResponse(queue=_build_changed_queue(request.queue, options))
 
 
-def set_paused(request: QueuePause | QueueResume, context: AdminContext) -> QueueChangeResponse:
+def set_paused(
+    request: requests.QueuePause | requests.QueueResume, context: AdminContext
+) -> responses.QueueChangeResponse:
     """Pause a queue, so that no more of its tasks start, or resume it."""
-    is_paused = isinstance(request, QueuePause)
+    is_paused = isinstance(request, requests.QueuePause)
     return _change_options(request.queue, context, lambda options: replace(options, paused=is_paused))
 
 
-def change(request: QueueSet, context: AdminContext) -> QueueChangeResponse:
+def change(request: requests.QueueSet, context: AdminContext) -> responses.QueueChangeResponse:
     """Change options of a queue."""
     return _change_options(request.queue, context, lambda options: apply_changes(options, request))
 
 
-def apply_changes(options: QueueOptions, request: QueueSet) -> QueueOptions:
+def apply_changes(options: QueueOptions, request: requests.QueueSet) -> QueueOptions:
     """Return *options* with the changes of *request*."""
     changes, pressure = request.model_dump(exclude_unset=True, exclude={"op", "queue"}), options.pressure
     for name, kind in (("adaptive", Adaptive), ("budget", Budget)):
@@ -187,12 +172,12 @@ def apply_changes(options: QueueOptions, request: QueueSet) -> QueueOptions:
 
 def _change_options(
     queue: str, context: AdminContext, choose: Callable[[QueueOptions], QueueOptions]
-) -> QueueChangeResponse:
+) -> responses.QueueChangeResponse:
     # An undeclared queue has default options here; change_queue refuses it with its own message.
     former = queues.load_options(context.db, queue) or QueueOptions()
     options = queues.change_queue(context.db, queue, choose(former), was=former, now=context.clock.now())
-    return QueueChangeResponse(queue=_build_changed_queue(queue, options), warnings=warn_no_executor(context))
+    return responses.QueueChangeResponse(queue=_build_changed_queue(queue, options), warnings=warn_no_executor(context))
 
 
-def _build_changed_queue(queue: str, options: QueueOptions) -> ChangedQueue:
-    return ChangedQueue(queue=queue, paused=options.paused, options=options)
+def _build_changed_queue(queue: str, options: QueueOptions) -> responses.ChangedQueue:
+    return responses.ChangedQueue(queue=queue, paused=options.paused, options=options)

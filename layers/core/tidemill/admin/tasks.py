@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from tidemill.admin import responses
 from tidemill.admin.context import (
     AdminContext,
     collect_warnings,
@@ -13,17 +14,6 @@ from tidemill.admin.context import (
     warn_no_executor,
 )
 from tidemill.admin.requests import TaskCancel, TaskExplain, TaskList, TaskRetry, TaskShow
-from tidemill.admin.responses import (
-    AnyTask,
-    CancelResponse,
-    ExplanationResponse,
-    ExplanationView,
-    MalformedView,
-    RetryResponse,
-    TaskPage,
-    TaskResponse,
-    TaskView,
-)
 from tidemill.control import queues, task_types
 from tidemill.control.task_types import Directory
 from tidemill.dead_letters import queries
@@ -123,10 +113,10 @@ def build_task(
     *,
     is_dead: bool = False,
     is_listed: bool = False,
-) -> AnyTask:
+) -> responses.AnyTask:
     """Return the view of a task; *is_listed* and *directory* as in `copy_task`."""
     fields = copy_task(task, context, directory, is_listed=is_listed) | {"dead_letter": is_dead}
-    return MalformedView(**fields) if isinstance(task, Malformed) else TaskView(**fields)
+    return responses.MalformedView(**fields) if isinstance(task, Malformed) else responses.TaskView(**fields)
 
 
 def copy_task(
@@ -137,9 +127,9 @@ def copy_task(
     Without a directory the deployment's policy is assumed for all tasks without a policy of their own.
     """
     if isinstance(task, Malformed):
-        fields = MalformedView.copy_fields(task) | {"malformed": task.problem}
+        fields = responses.MalformedView.copy_fields(task) | {"malformed": task.problem}
     else:
-        fields = TaskView.copy_fields(task) | {"has_result": task.result is not None}
+        fields = responses.TaskView.copy_fields(task) | {"has_result": task.result is not None}
         fields |= _count_attempts(task, context, directory)
     return {name: value for name, value in fields.items() if not (is_listed and name in _UNLISTED_FIELDS)}
 
@@ -156,7 +146,7 @@ def _count_attempts(task: Task, context: AdminContext, directory: Directory | No
     return {"attempts_allowed": policy.max_retries + 1, "attempts_allowed_assumed": not is_certain}
 
 
-def list_tasks(request: TaskList, context: AdminContext) -> TaskPage:
+def list_tasks(request: TaskList, context: AdminContext) -> responses.TaskPage:
     """Return a page of the living tasks, and the cursor of the next page."""
     page = tasks.list_tasks(
         context.tasks,
@@ -170,26 +160,27 @@ def list_tasks(request: TaskList, context: AdminContext) -> TaskPage:
     directory = context.directory
     listed = tuple(build_task(task, context, directory, is_listed=True) for task in page.tasks)
     is_unexpected = not listed and request.cursor is None
-    return TaskPage(
+    return responses.TaskPage(
         tasks=listed, next=page.next, warnings=_warn_no_match(request.queue, context) if is_unexpected else ()
     )
 
 
-def show(request: TaskShow, context: AdminContext) -> TaskResponse:
+def show(request: TaskShow, context: AdminContext) -> responses.TaskResponse:
     """Return one task, living or a dead letter."""
     task_id = find_task_id(request.id, context)
     living = tasks.get(context.tasks, task_id)
     task = living or context.queue.get(task_id)
-    return TaskResponse(task=build_task(task, context, context.directory, is_dead=living is None))
+    return responses.TaskResponse(task=build_task(task, context, context.directory, is_dead=living is None))
 
 
-def explain(request: TaskExplain, context: AdminContext) -> ExplanationResponse:
+def explain(request: TaskExplain, context: AdminContext) -> responses.ExplanationResponse:
     """Return the reasons why a task is not running."""
     task_id = find_task_id(request.id, context)
-    return ExplanationResponse(explanation=ExplanationView.model_validate(context.queue.explain(task_id)))
+    explanation = responses.ExplanationView.model_validate(context.queue.explain(task_id))
+    return responses.ExplanationResponse(explanation=explanation)
 
 
-def retry(request: TaskRetry, context: AdminContext) -> RetryResponse:
+def retry(request: TaskRetry, context: AdminContext) -> responses.RetryResponse:
     """Make a delayed task due now. Return the task, and whether its queue is paused, which delays the task further."""
     task_id = find_task_id(request.id, context)
     try:
@@ -198,10 +189,10 @@ def retry(request: TaskRetry, context: AdminContext) -> RetryResponse:
         raise NotDelayedError(tasks.format_id(task_id), error.status) from None
     view = _build_changed_task(task, context)
     paused, warnings = _check_pause(task, context)
-    return RetryResponse(task=view, queue_paused=paused, warnings=warnings)
+    return responses.RetryResponse(task=view, queue_paused=paused, warnings=warnings)
 
 
-def cancel(request: TaskCancel, context: AdminContext) -> CancelResponse:
+def cancel(request: TaskCancel, context: AdminContext) -> responses.CancelResponse:
     """Cancel a task, or ask it to stop. Return the task, its status before, and whether the task changed."""
     task_id = find_task_id(request.id, context)
     before = tasks.get(context.tasks, task_id)
@@ -210,10 +201,10 @@ def cancel(request: TaskCancel, context: AdminContext) -> CancelResponse:
     view = _build_changed_task(task, context, is_dead=changed is None and before is None)
     former = before or task
     was = former.status if isinstance(former, Task) else "malformed"
-    return CancelResponse(task=view, was=was, changed=changed is not None)
+    return responses.CancelResponse(task=view, was=was, changed=changed is not None)
 
 
-def _build_changed_task(task: Task | Malformed, context: AdminContext, *, is_dead: bool = False) -> AnyTask:
+def _build_changed_task(task: Task | Malformed, context: AdminContext, *, is_dead: bool = False) -> responses.AnyTask:
     """Return *task* even if nothing else can be read: the caller must learn about the change."""
     try:
         return build_task(task, context, context.directory, is_dead=is_dead)
