@@ -1,4 +1,4 @@
-"""Documents of dead letters: read them, build them from failed tasks, and convert their ids."""
+"""Documents of dead letters: read them, build them from failed tasks, convert their ids, record failed attempts."""
 
 from __future__ import annotations
 
