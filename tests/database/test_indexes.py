@@ -19,6 +19,7 @@ from pymongo.errors import OperationFailure
 
 from tests.builders import add, document, fill, lease, whole
 from tests.faults import failing
+from tests.fixtures import ManualClock
 from tidemill import indexes
 from tidemill.dead_letters import archive, export, redrive_writes
 from tidemill.dead_letters import queries as letter_lookups
@@ -211,7 +212,9 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "put off moving": lambda on: archive.postpone_move(on.tasks, [(_raw({"_id": on.held[0].id}), "x")], now=on.now),
     "bury a repeated one": lambda on: archive.insert_dead_letters(_dead(on), [_letter()]),
     "close_earlier": lambda on: archive.close_earlier(_dead(on), [_raw({"_id": LETTER | {"redrives": 1}})], now=on.now),
-    "keep_unexported": lambda on: export.update_retention(_dead(on), expire_unexported=False, now=on.now),
+    "keep_unexported": lambda on: export.update_retention(
+        _dead(on), expire_unexported=False, clock=ManualClock(on.now), until=math.inf
+    ),
     "letter": lambda on: letter_lookups.find_dead_letter(_dead(on), DeadLetterId(task=7, redrives=0)),
     "deaths": lambda on: letter_lookups.find_of_task(_dead(on), 7, limit=5),
     "newest_open": lambda on: letter_lookups.find_newest_open(_dead(on), 7),

@@ -28,7 +28,7 @@ from tidemill.dead_letters.documents import (
     read_redrives,
     record_failed_attempt,
 )
-from tidemill.dead_letters.export import RETENTION_BATCH_SIZE, count_unexported, export, update_retention
+from tidemill.dead_letters.export import count_unexported, export, update_retention
 from tidemill.dead_letters.export_format import PutObject
 from tidemill.dead_letters.queries import match_task
 from tidemill.dead_letters.redrive import RedriveContext, complete
@@ -150,14 +150,7 @@ def _move_failed(on: ArchiveContext, report: Report, until: float, monotonic: Mo
 
 
 def _update_retention(on: ArchiveContext, report: Report, until: float, monotonic: Monotonic) -> Report:
-    unchanged: list[Any] = []
-    while monotonic() < until:
-        ids, changed = update_retention(
-            on.dead, expire_unexported=on.expire_unexported, now=on.clock.now(), excluded_ids=unchanged
-        )
-        unchanged += ids if changed < len(ids) else []
-        if len(ids) < RETENTION_BATCH_SIZE:
-            break
+    update_retention(on.dead, expire_unexported=on.expire_unexported, clock=on.clock, until=until, monotonic=monotonic)
     return report
 
 

@@ -249,21 +249,25 @@ def count_unexported(dead: Tasks, *, limit: int) -> int:
 
 
 def update_retention(
-    dead: Tasks, *, expire_unexported: bool, now: datetime, excluded_ids: Sequence[Any] = ()
-) -> tuple[Sequence[Any], int]:
-    """Keep dead letters that are not exported; with *expire_unexported* let them expire, counted from *now*.
+    dead: Tasks, *, expire_unexported: bool, clock: Clock, until: float, monotonic: Callable[[], float] = time.monotonic
+) -> None:
+    """Keep dead letters that are not exported; with *expire_unexported* let them expire, counted from now.
 
-    Return the ids that were found, at most `RETENTION_BATCH_SIZE`, and how many of them changed: MongoDB may refuse
-    some updates.
+    It stops at *until* (monotonic). A batch of which MongoDB refused a part is not read again.
     """
     where: dict[str, Any] = {"archived_at": None, "retain_from": None if expire_unexported else {"$type": "date"}}
-    update = {"$set": {"retain_from": now}} if expire_unexported else {"$unset": {"retain_from": ""}}
-    excluded = {"_id": {"$nin": list(excluded_ids)}} if excluded_ids else {}
-    with translate_errors(DEAD_LETTERS):
-        found = dead.find(where | excluded, {"_id": 1}, hint=indexes.EXPORT).limit(RETENTION_BATCH_SIZE)
-        ids = [decode_shallow(raw)["_id"] for raw in found.batch_size(RETENTION_BATCH_SIZE + 1)]
-    changes = [UpdateOne({"_id": {"$eq": letter_id}} | where, update, hint=indexes.BY_ID) for letter_id in ids]
-    return ids, write_each(dead, changes).changed
+    excluded_ids: list[Any] = []
+    while monotonic() < until:
+        update = {"$set": {"retain_from": clock.now()}} if expire_unexported else {"$unset": {"retain_from": ""}}
+        excluded = {"_id": {"$nin": excluded_ids}} if excluded_ids else {}
+        with translate_errors(DEAD_LETTERS):
+            found = dead.find(where | excluded, {"_id": 1}, hint=indexes.EXPORT).limit(RETENTION_BATCH_SIZE)
+            ids = [decode_shallow(raw)["_id"] for raw in found.batch_size(RETENTION_BATCH_SIZE + 1)]
+        changes = [UpdateOne({"_id": {"$eq": letter_id}} | where, update, hint=indexes.BY_ID) for letter_id in ids]
+        if write_each(dead, changes).changed < len(ids):
+            excluded_ids += ids
+        if len(ids) < RETENTION_BATCH_SIZE:
+            break
 
 
 def mark_exported(dead: Tasks, letters: Sequence[RawBSONDocument], *, now: datetime) -> WriteCounts:
