@@ -42,6 +42,9 @@ Name = Annotated[str, Field(min_length=1, max_length=MAX_COMPARED_NAME)]
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
 """Id of a task, as `tidemill.store.tasks` reads it."""
 
+Cursor = Annotated[str, Field(min_length=1, max_length=MAX_CURSOR)]
+Redrives = Annotated[int, Field(ge=0, le=MAX_REDRIVES)]
+
 
 class Operation(Request):
     """Request of an operator."""
@@ -126,7 +129,7 @@ class TaskList(Operation):
     queue: Name | None = None
     name: Name | None = None
     limit: int = Field(default=20, ge=1, le=MAX_LIMIT)
-    cursor: Annotated[str, Field(min_length=1, max_length=MAX_CURSOR)] | None = None
+    cursor: Cursor | None = None
 
 
 class TaskShow(Operation):
@@ -173,9 +176,6 @@ MIN_PER_SEC: Final = 0.001
 MAX_PER_SEC: Final = 1_000_000.0
 _FILTER_FIELDS: Final = ("fingerprint", "name", "queue", "since", "until")
 
-Cursor = Annotated[str, Field(min_length=1, max_length=MAX_CURSOR)]
-Redrives = Annotated[int, Field(ge=0, le=MAX_REDRIVES)]
-
 
 class FilterRequest(Operation):
     """Dead letters that match all given fields: moved from ``since`` on and before ``until``."""
@@ -195,7 +195,7 @@ class FilterRequest(Operation):
     @property
     def filters(self) -> dict[str, Any]:
         """The given filters by field."""
-        return {name: value for name in _FILTER_FIELDS if (value := getattr(self, name)) is not None}
+        return self.model_dump(include=set(_FILTER_FIELDS), exclude_none=True)
 
 
 class SelectionRequest(FilterRequest):

@@ -236,8 +236,7 @@ def _find_interrupted(on: RedriveContext) -> Iterator[Sequence[Candidate]]:
         for drops_expiry in (False, True):
             rest: Sequence[Candidate] = [letter for letter in letters if letter.drops_expiry == drops_expiry]
             while rest:
-                batch = take_batch(rest)
-                yield batch
+                yield (batch := take_batch(rest))
                 rest = rest[len(batch) :]
 
 
