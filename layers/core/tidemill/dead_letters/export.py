@@ -76,10 +76,10 @@ def _export_pass(dead: Tasks, uploader: Uploader, *, clock: Clock, limit: int) -
     uploader.breaker.forget_error()  # dead letters that failed before are tried again first
     for letters in find_unexported(dead, limit=limit, batch=BATCH_SIZE, now=clock.now()):
         total = total.add(_record_results(dead, uploader.upload(letters), clock=clock))
-        if uploader.breaker.is_open and not uploader.is_over:
-            return total.add(_probe_bucket(dead, uploader, clock=clock, limit=limit - total.exported - total.refused))
         if uploader.is_over:
             break
+        if uploader.breaker.is_open:
+            return total.add(_probe_bucket(dead, uploader, clock=clock, limit=limit - total.exported - total.refused))
     return total
 
 
@@ -294,6 +294,6 @@ def _match_unexported(raw: RawBSONDocument) -> dict[str, Any]:
 
 
 def _keep_mark_fields(raw: RawBSONDocument) -> RawBSONDocument:
-    """Return the few fields of *raw* that a mark needs: a large document is not held until the put ends."""
+    """Return the few fields of *raw* that a mark needs: the breaker keeps failed dead letters."""
     fields = {name: value for name, value in decode_shallow(raw).items() if name in {"_id", "dead_lettered_at"}}
     return RawBSONDocument(bson.encode(fields))

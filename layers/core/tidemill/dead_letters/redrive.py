@@ -268,8 +268,6 @@ def _write_redrives(on: RedriveContext, redrivable: Sequence[Redrivable]) -> Bat
     Raises:
         UnavailableError: Some, all or none of the tasks were inserted. The marks allow `complete` to find out.
     """
-    if not redrivable:
-        return BatchResult()
     token = uuid.uuid4().hex
     marked_at = on.clock.now()
     marked = redrive_writes.mark(on.dead, redrivable, token=token, now=marked_at)
