@@ -21,7 +21,7 @@ from tidemill.aws import launcher, metrics
 from tidemill.bootstrap import deployment
 from tidemill.clock import ServerClock
 from tidemill.control import task_types
-from tidemill.executor.timing import TIMING
+from tidemill.executor.lifetime import TIMING
 from tidemill.registry import load
 from tidemill.store.mark import require_mark
 from tidemill.testing import FakeContext, Mongod

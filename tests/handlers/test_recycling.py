@@ -142,7 +142,7 @@ def logs_no_more(payload):
 INVOKE = """
 import importlib.util, os, sys
 from dataclasses import replace
-from tidemill.executor.timing import TIMING
+from tidemill.executor.lifetime import TIMING
 from tidemill.testing import FakeContext
 spec = importlib.util.spec_from_file_location("app", sys.argv[1])
 module = importlib.util.module_from_spec(spec)

@@ -21,8 +21,8 @@ from tidemill import PRESETS, Queue, SettingsError, Task, indexes
 from tidemill.admin.api import OPERATION_MODELS, OPERATIONS
 from tidemill.clock import ServerClock
 from tidemill.control.queues import OptionsReader
+from tidemill.executor.context import ExecutionOptions, Runtime
 from tidemill.executor.execution import execute
-from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.registry import Registry
 from tidemill.requests.events import DirectRequest, ExecuteRequest
 from tidemill.requests.tasks import new_task

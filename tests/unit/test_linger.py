@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.executor.idle import compute_linger_end
-from tidemill.executor.timing import TIMING
+from tidemill.executor.lifetime import TIMING
 
 STARTED = 1000.0
 LONGEST = 10.0

@@ -20,7 +20,7 @@ from tidemill.executor.idle import (
     Wait,
     decide_next_step,
 )
-from tidemill.executor.timing import TIMING
+from tidemill.executor.lifetime import TIMING
 
 EMPTY: Final = ClaimResult(answered=True, exhausted=True)
 UNSURE: Final = ClaimResult(answered=True)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from tidemill.executor import scaling
+from tidemill.executor.lifetime import TIMING
 from tidemill.executor.scaling import (
     LAUNCH_INTERRUPTED,
     NO_LAUNCH_THREAD,
@@ -19,7 +20,6 @@ from tidemill.executor.scaling import (
     LaunchError,
     Waker,
 )
-from tidemill.executor.timing import TIMING
 
 HANGING = threading.Event()
 """Set while calls hang, so that nobody waits for one in earnest."""

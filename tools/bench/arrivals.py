@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from tidemill.executor.timing import TIMING
+from tidemill.executor.lifetime import TIMING
 from tools.bench.figures import Figure, Scale, Section, Target
 from tools.bench.simulated_executors import Conditions, World
 

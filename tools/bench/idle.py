@@ -20,8 +20,8 @@ from pymongo.database import Database
 from tests.commands import Commands
 from tests.databases import make
 from tidemill.control.fleet import ExecutorSlots
+from tidemill.executor.context import ExecutionOptions
 from tidemill.executor.invocation import run_invocation
-from tidemill.executor.options import ExecutionOptions
 from tidemill.settings import Settings
 from tools.bench import drains
 from tools.bench.children import ROOT

@@ -23,7 +23,7 @@ from tests.handlers.calls import request
 from tests.template.translating import written
 from tests.waiting import eventually
 from tidemill import Queue
-from tidemill.executor.timing import TIMING
+from tidemill.executor.lifetime import TIMING
 from tidemill.model import TaskId
 from tidemill.store.connection import with_majority
 from tools.bench.children import Child

@@ -20,8 +20,8 @@ from tests.costs import skipped
 from tests.databases import make
 from tidemill.control.fleet import ExecutorSlots
 from tidemill.executor.claimer import Claimer
+from tidemill.executor.context import ExecutionOptions
 from tidemill.executor.invocation import run_invocation
-from tidemill.executor.options import ExecutionOptions
 from tidemill.store.connection import open_tasks
 from tools.bench import drains, stock
 from tools.bench.backlog import FLAT, count

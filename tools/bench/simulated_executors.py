@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.executor.idle import compute_linger_end
 from tidemill.executor.invocation import needs_successor
+from tidemill.executor.lifetime import TIMING
 from tidemill.executor.report import Report
 from tidemill.executor.scaling import WAKE_DEBOUNCE_SEC, Debounce
-from tidemill.executor.timing import TIMING
 
 if TYPE_CHECKING:
     from random import Random

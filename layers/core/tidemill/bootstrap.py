@@ -38,9 +38,9 @@ from tidemill.errors import (
     TidemillError,
     UnavailableError,
 )
-from tidemill.executor.options import Runtime
+from tidemill.executor.context import Runtime
+from tidemill.executor.lifetime import TIMING
 from tidemill.executor.scaling import WAKE_DEBOUNCE_SEC, WAKE_TIMEOUT_SEC, Launcher, Waker
-from tidemill.executor.timing import TIMING
 from tidemill.reclaim import ReclaimContext
 from tidemill.registry import Registry, load
 from tidemill.requests.tasks import MAX_TIMEOUT_SEC

@@ -14,8 +14,8 @@ from pymongo import MongoClient
 
 from tidemill.clock import ServerClock
 from tidemill.control.queues import OptionsReader
+from tidemill.executor.context import ExecutionOptions, Runtime
 from tidemill.executor.execution import execute
-from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.registry import load
 from tidemill.runner.process_pool import ProcessPool
 from tidemill.settings import Settings

@@ -19,7 +19,7 @@ from tests.features.worker.at_work import Time
 from tidemill.documents import decode
 from tidemill.executor.claimer import CONTENDED_EXTRA_LOOKS, RETRIES_FIRST_EXTRA_LOOKS
 from tidemill.executor.idle import compute_pause
-from tidemill.executor.timing import TIMING
+from tidemill.executor.lifetime import TIMING
 from tidemill.settings import Settings
 from tidemill.store.connection import Tasks, open_tasks
 

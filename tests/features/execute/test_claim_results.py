@@ -17,7 +17,7 @@ from tests.commands import Commands
 from tests.faults import Afterwards, failing
 from tidemill import UnavailableError
 from tidemill.executor.claimer import ClaimResult
-from tidemill.executor.timing import TIMING
+from tidemill.executor.lifetime import TIMING
 from tidemill.model import QueueOptions
 from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod

@@ -18,7 +18,7 @@ from tests.builders import add, document, stored
 from tests.commands import Commands
 from tests.features.conftest import BRISK, Bench, FixedPrefetch
 from tidemill.control.queues import change_queue
-from tidemill.executor.timing import Timing
+from tidemill.executor.lifetime import Timing
 from tidemill.model import QueueOptions, Selection
 from tidemill.store import tasks
 from tidemill.store.connection import open_tasks

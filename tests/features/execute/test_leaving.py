@@ -25,7 +25,7 @@ from tests.unit.make import eventually
 from tidemill import Retry
 from tidemill.control.queues import change_queue
 from tidemill.executor.invocation import needs_successor
-from tidemill.executor.timing import TIMING
+from tidemill.executor.lifetime import TIMING
 from tidemill.model import QueueOptions
 from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod

@@ -12,11 +12,9 @@ from tests.faults import failing
 from tests.features.worker.at_work import Time
 from tests.fixtures import ManualClock
 from tidemill import UnavailableError
-from tidemill.executor.context import ExecutionContext
-from tidemill.executor.lifetime import Worker
-from tidemill.executor.options import ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionContext, ExecutionOptions, Runtime
+from tidemill.executor.lifetime import TIMING, Worker
 from tidemill.executor.settler import FLUSH_SIZE, Settler
-from tidemill.executor.timing import TIMING
 from tidemill.model import QueueOptions, Succeeded
 from tidemill.registry import Registry
 from tidemill.settings import Settings

@@ -18,8 +18,8 @@ from tests.features.execute.containers import Container
 from tests.unit.make import eventually
 from tidemill import Retry
 from tidemill.control.queues import change_queue
+from tidemill.executor.lifetime import Timing
 from tidemill.executor.report import NAMES
-from tidemill.executor.timing import Timing
 from tidemill.model import QueueOptions
 from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod

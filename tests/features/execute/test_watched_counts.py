@@ -14,8 +14,8 @@ from tests.fixtures import ManualClock
 from tidemill import UnavailableError
 from tidemill.clock import Clock
 from tidemill.control.queues import OptionsReader
+from tidemill.executor.context import ExecutionOptions, Runtime
 from tidemill.executor.execution import execute
-from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.executor.report import Report
 
 

@@ -19,10 +19,9 @@ from tests.features.worker.at_work import AtWork, Time
 from tests.fixtures import ManualClock
 from tests.unit.make import eventually
 from tidemill.control.queues import change_queue
-from tidemill.executor.context import ExecutionContext
+from tidemill.executor.context import ExecutionContext, ExecutionOptions, Runtime
 from tidemill.executor.heartbeat import Heartbeat
 from tidemill.executor.lifetime import LEASE_EXTENSION_SEC, WORKER_LEASE, Invocation, Lifetime, Worker
-from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.executor.retry_permits import PERMIT_GRACE, RetryPermits
 from tidemill.model import QueueOptions, Task
 from tidemill.registry import Registry

@@ -20,7 +20,7 @@ from tests.features.worker.at_work import AtWork, Time
 from tests.unit.make import eventually
 from tidemill import UnavailableError
 from tidemill.control.queues import change_queue
-from tidemill.executor.timing import Timing
+from tidemill.executor.lifetime import Timing
 from tidemill.model import QueueOptions
 from tidemill.runner.worker_thread import WorkerThread
 from tidemill.store import tasks

@@ -17,8 +17,8 @@ from tests.builders import add, document, stored
 from tests.features.conftest import Bench
 from tests.fixtures import ManualClock
 from tidemill.control.queues import OptionsReader
+from tidemill.executor.context import ExecutionOptions, Runtime
 from tidemill.executor.execution import execute
-from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.registry import Registry
 from tidemill.settings import Settings
 from tidemill.store.connection import open_tasks

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tidemill.executor.timing import TIMING
+from tidemill.executor.lifetime import TIMING
 from tools.bench.arrivals import HARD, HARD_RATE, RATES, longest_bound, measure, simulate, without_each
 from tools.bench.figures import Figure
 from tools.bench.simulated_executors import Conditions, SimulatedSlots

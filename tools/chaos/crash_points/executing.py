@@ -14,9 +14,9 @@ from tests.builders import add, document
 from tests.fixtures import T0
 from tidemill.control.queues import change_queue
 from tidemill.control.semaphores import PermitOwner
+from tidemill.executor.context import ExecutionOptions
 from tidemill.executor.execution import work
 from tidemill.executor.lifetime import WORKER_REMAINING, Worker
-from tidemill.executor.options import ExecutionOptions
 from tidemill.model import QueueOptions
 from tidemill.store import claims
 from tidemill.store.claims import Claim

@@ -20,7 +20,7 @@ from tests.shelves import Shelf
 from tidemill import indexes
 from tidemill.bootstrap import deployment
 from tidemill.documents import CONTROL, QUEUES, TASK_TYPES
-from tidemill.executor.timing import TIMING, Timing
+from tidemill.executor.lifetime import TIMING, Timing
 from tidemill.store.mark import require_mark
 from tools.chaos.failures.injector import Injector
 from tools.chaos.failures.road import Road

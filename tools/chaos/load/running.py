@@ -21,7 +21,7 @@ from tests.databases import make
 from tidemill import TidemillError, indexes
 from tidemill.clock import ServerClock
 from tidemill.documents import TASKS
-from tidemill.executor.timing import TIMING
+from tidemill.executor.lifetime import TIMING
 from tidemill.indexes import Retention
 from tidemill.store import counts
 from tidemill.store.connection import open_tasks

@@ -12,8 +12,7 @@ from typing import Any, Final, TypeGuard
 
 from tidemill.documents import id_key, is_text
 from tidemill.errors import TidemillError
-from tidemill.executor.context import ExecutionContext
-from tidemill.executor.options import QueueChoices
+from tidemill.executor.context import ExecutionContext, QueueChoices
 from tidemill.executor.pending_queues import PendingQueues
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.executor.scan_positions import ScanPositions
@@ -220,7 +219,7 @@ class _CurrentClaim:
 
     def _claim_from_queue(self, queue: str, *, free: int, slots: int, retries_in_flight: int) -> list[Task | Malformed]:
         try:
-            choices = self.context.choose(queue)
+            choices = self.context.runtime.queue_choices(queue, self.context.options)
         except TidemillError as error:  # the queue may be paused
             self._record_error(error)
             return []

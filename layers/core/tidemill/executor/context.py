@@ -1,20 +1,138 @@
-"""The context of one execution: everything that its parts share."""
+"""Values that the parts of an execution share: times, options of the event, runtime of the process, report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeVar
 
+from tidemill.clock import Clock
+from tidemill.control.fleet import Subscription
 from tidemill.errors import TidemillError
-from tidemill.executor.lifetime import Lifetime
-from tidemill.executor.options import ExecutionOptions, QueueChoices, Runtime
+from tidemill.executor.lifetime import TIMING, Lifetime, Timing
+from tidemill.executor.prefetch import Prefetch
 from tidemill.executor.report import Report
-from tidemill.executor.timing import Timing
+from tidemill.model import LANES, Lane, QueueOptions, RetryPolicy, Selection, Task
+from tidemill.policy.admission import Limits
+from tidemill.policy.failures import COMMON, Rules
+from tidemill.policy.retry import resolve_policy
+from tidemill.policy.selection import Lanes
+from tidemill.registry import Registry
+from tidemill.requests.events import Source
+from tidemill.runner.process_protocol import IsolatedRunner
+from tidemill.settings import Settings
 from tidemill.store.connection import Tasks
+from tidemill.store.outcomes import Settlement
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueChoices:
+    """Choices for one queue. ``max_in_flight_retries`` of ``None`` is no limit."""
+
+    selection: Selection
+    retry_share: float
+    lanes: Lanes
+    paused: bool
+    max_in_flight_retries: int | None
+
+
+def _ignore_value(_: object) -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionOptions:
+    """Options of one execution, from its event.
+
+    ``owner`` names the invocation. ``remaining`` is the remaining time of its process, read once at the start.
+    ``None`` leaves a choice to the deployment.
+    """
+
+    owner: str
+    remaining: timedelta
+    source: Source = "tick"
+    queues: Sequence[str] = ()
+    lanes: tuple[Lane, ...] = LANES
+    selection: Selection | None = None
+    concurrency: int | None = None
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """Collaborators that the executions of a process share. Clock and random numbers are arguments, for tests.
+
+    ``options`` returns the options of a queue. ``isolation`` runs a function in its own process; without it every
+    function runs in a thread of this process. ``observe`` is called for each settled attempt. ``watch`` is called with
+    the counts at each step of an execution and at its end, also after an exception. Neither may raise.
+    ``make_prefetch`` makes the estimate of an execution.
+    """
+
+    tasks: Tasks
+    registry: Registry
+    settings: Settings
+    clock: Clock
+    options: Callable[[str], QueueOptions]
+    isolation: IsolatedRunner | None = None
+    observe: Callable[[Settlement], None] = _ignore_value
+    watch: Callable[[Report], None] = _ignore_value
+    timing: Timing = TIMING
+    make_prefetch: Callable[[Timing], Prefetch] = Prefetch
+    rng: random.Random = field(default_factory=random.Random)
+    monotonic: Callable[[], float] = time.monotonic
+
+    def queue_choices(self, queue: str, options: ExecutionOptions) -> QueueChoices:
+        """Return the choices for *queue* of an execution with *options*.
+
+        Raises:
+            UnavailableError: MongoDB did not return the options of the queue.
+        """
+        stored = self.options(queue)
+        return QueueChoices(
+            selection=options.selection or stored.selection or self.settings.selection,
+            retry_share=self.settings.retry_share if stored.retry_share is None else stored.retry_share,
+            lanes=options.lanes,
+            paused=stored.paused,
+            max_in_flight_retries=stored.max_in_flight_retries,
+        )
+
+    def subscription(self, options: ExecutionOptions) -> Subscription:
+        """Return the subscription of an executor with *options*, for the fleet status."""
+        return Subscription(
+            queues=tuple(options.queues),
+            lanes=options.lanes,
+            asked=options.selection,
+            selection=self.settings.selection,
+            retry_share=self.settings.retry_share,
+        )
+
+    def policy(self, task: Task) -> RetryPolicy:
+        """Return the retry policy of *task*."""
+        task_type = self.registry.get(task.name)
+        registered = task_type.retry if task_type is not None else None
+        return resolve_policy(task, registered=registered, deployment=self.settings.retry)
+
+    def rules(self, task: Task) -> Rules:
+        """Return the classification rules of the function of *task*, or the common rules."""
+        task_type = self.registry.get(task.name)
+        return COMMON if task_type is None else task_type.rules
+
+    def limits(self, task: Task) -> Limits:
+        """Return the limits of *task* for admission."""
+        task_type = self.registry.get(task.name)
+        registered = task_type.timeout if task_type is not None else None
+        return Limits(
+            known=task_type is not None,
+            timeout=task.timeout or registered or self.settings.task_timeout,
+            max_retries=self.policy(task).max_retries,
+            max_timeout=self.settings.max_task_timeout,
+            margin=self.settings.margin,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +176,6 @@ class ExecutionContext:
     def may_claim(self) -> bool:
         """Return whether a task that is claimed now can still finish here."""
         return self.lifetime.may_claim() and not self.report.spent
-
-    def choose(self, queue: str) -> QueueChoices:
-        """Return the choices for *queue*.
-
-        Raises:
-            UnavailableError: MongoDB did not return the options of the queue.
-        """
-        return self.runtime.queue_choices(queue, self.options)
 
     def attempt(self, operation: Callable[[], _T], *, default: _T) -> _T:
         """Return the result of *operation*. After an error of MongoDB count the error and return *default*."""

@@ -10,12 +10,11 @@ from datetime import datetime
 
 from tidemill.errors import TidemillError
 from tidemill.executor.claimer import Claimer, ClaimResult
-from tidemill.executor.context import ExecutionContext
+from tidemill.executor.context import ExecutionContext, ExecutionOptions, Runtime
 from tidemill.executor.dispatcher import Dispatcher
 from tidemill.executor.heartbeat import Heartbeat
 from tidemill.executor.idle import ClaimBackoff, Continue, Idle, NextStep, Stop, Wait, compute_pause
 from tidemill.executor.lifetime import Invocation, Lifetime, Worker, claim_reserve
-from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.executor.outcomes import OutcomeDecider
 from tidemill.executor.report import Report
 from tidemill.executor.retry_permits import RetryPermits

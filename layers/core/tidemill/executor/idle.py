@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from tidemill.errors import TidemillError
 from tidemill.executor.claimer import ClaimResult
 from tidemill.executor.context import ExecutionContext
-from tidemill.executor.timing import Timing
+from tidemill.executor.lifetime import Timing
 from tidemill.store import tasks
 
 MAX_CLAIMS_IN_VAIN: Final = 12
@@ -235,4 +235,4 @@ class Idle:
     def _serves(self, queue: str, lane: str) -> bool:
         options = self._context.options
         is_selected = queue in options.queues or not options.queues
-        return is_selected and lane in options.lanes and not self._context.choose(queue).paused
+        return is_selected and lane in options.lanes and not self._context.runtime.queue_choices(queue, options).paused

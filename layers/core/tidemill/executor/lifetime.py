@@ -1,13 +1,14 @@
-"""Lifetime of an executor, and its consequences: whether it may claim, and the end of its leases."""
+"""Times of an executor: its timeouts and pauses, and the lifetime that bounds its claims and leases."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Event
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from tidemill.errors import TidemillError
 from tidemill.settings import Settings
@@ -25,55 +26,64 @@ WORKER_REMAINING: Final = timedelta(days=1)
 """Remaining time of a worker, at any time: longer than any task."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Times of one execution, in seconds. The product uses the defaults; a test passes its own."""
+
+    step_timeout_sec: float = 10.0  # of the operations of one step
+    step_wait_sec: float = 0.5  # longest time between two steps, and between two claims without tasks
+    executor_slot_timeout_sec: float = 5.0  # of one operation on the executor slots
+    successor_timeout_sec: float = 2.0  # of the launch of a successor; the first call also creates its client
+    answer_reserve_sec: float = 0.5  # time of an invocation that is reserved for its answer
+    report_reserve_sec: float = 2.0  # time of an invocation that is reserved for its report
+    final_flush_sec: float = 20.0  # limit of a stopping worker's last flushes; less than a supervisor's grace period
+    cleanup_wait_sec: float = 1.5  # for interrupted functions at the end: coroutines clean up first
+
+    slot_wait_sec: float = 1.0  # time that a claimed task waits for a slot before it is offered to other executors
+    process_retry_sec: float = 10.0  # time for which no process is started after a start failed
+    shortest_postpone_sec: float = 15.0  # delay of a task whose process could not be started, at least
+    longest_postpone_sec: float = 60.0  # and at most
+    recovery_interval_sec: float = 10.0  # between two searches for unconfirmed claims, and tries of failed releases
+
+    flush_sec: float = 0.2  # time after which an outcome is written, at the latest
+    first_flush_pause_sec: float = 0.1  # between two flushes after a failure; it doubles
+    longest_flush_pause_sec: float = 2.0  # up to this
+    cancellation_poll_sec: float = 1.0  # between two reads of cancellation requests
+
+    first_claim_pause_sec: float = 0.02  # between two claims in vain; it doubles
+    longest_claim_pause_sec: float = 0.5  # up to this
+    linger_poll_sec: float = 0.25  # between two claims while lingering
+    linger_after_work_sec: float = 2.0  # after the last task, because tasks often arrive in groups
+    linger_after_launch_sec: float = 1.5  # more than the wake debounce, or tasks enqueued in between would wait
+
+    # Scans from the head find higher priorities, and tasks that became pending behind the position of the scan.
+    full_look_interval_sec: float = 1.0  # between two scans from the head
+    full_look_cost_ratio: float = 30.0  # they take at most the reciprocal of this as their share of the time
+    cheap_full_look_sec: float = 0.005  # one that takes less is always made if a task is expected before the position
+    dry_lanes_pause_sec: float = 0.5  # time for which lanes without due tasks are not scanned again
+    draw_sec: float = 1.0  # time for which one draw rounds fractions of a slot
+
+    prefetch_sec: float = 0.03  # work that a claim of short tasks prefetches, beyond the duration of the next claim
+    rate_window_sec: float = 0.04  # shortest time to measure a rate, because tasks that start together end together
+
+
+TIMING: Final = Timing()
+
+
 def claim_reserve(settings: Settings) -> timedelta:
     """Return the remaining time that a claim requires: for the longest task, and for the report."""
     return settings.max_task_timeout + settings.margin
-
-
-class Lifetime(Protocol):
-    """Lifetime of an executor."""
-
-    @property
-    def extend_sec(self) -> float:
-        """Seconds between two lease extensions; infinite if leases last for the whole lifetime."""
-
-    @property
-    def cooldown_sec(self) -> float:
-        """Seconds for which a released task is left to other executors."""
-
-    @property
-    def persists(self) -> bool:
-        """Return whether the executor continues without tasks and without MongoDB."""
-
-    def remaining(self) -> timedelta:
-        """Return the remaining time."""
-
-    def remaining_for_tasks(self) -> timedelta:
-        """Return the remaining time for tasks that have not started."""
-
-    def may_claim(self) -> bool:
-        """Return whether a task that is claimed now can still finish."""
-
-    def lease_until(self, now: datetime) -> datetime:
-        """Return the end of a lease that is taken or extended *now*."""
-
-    def pause(self, seconds: float) -> None:
-        """Wait, but not beyond the end."""
-
-    def record_status(
-        self, *, running: int, error: TidemillError | None, answered: bool, not_started: str | None = None
-    ) -> None:
-        """Receive periodic status: the number of running functions and the current error.
-
-        Without *answered*, an absent *error* means nothing, because MongoDB was not asked. *not_started* is the
-        reason why the first function without a thread or process did not start.
-        """
 
 
 class Invocation:
     """Lifetime of a Lambda invocation: it ends *remaining* after now, and its leases end with it.
 
     It may claim while *reserve* is left, the time for the longest task and the report.
+
+    Attributes:
+        extend_sec: Seconds between two lease extensions; infinite if leases last for the whole lifetime.
+        cooldown_sec: Seconds for which a released task is left to other executors.
+        persists: The executor continues without tasks and without MongoDB.
     """
 
     extend_sec = math.inf
@@ -90,19 +100,19 @@ class Invocation:
         return timedelta(seconds=self._deadline - self._monotonic())
 
     def remaining_for_tasks(self) -> timedelta:
-        """Return the time until the platform ends the invocation."""
+        """Return the remaining time for tasks that have not started."""
         return self.remaining()
 
     def may_claim(self) -> bool:
-        """Return whether the longest task can still finish."""
+        """Return whether a task that is claimed now can still finish."""
         return self.remaining() >= self._reserve
 
     def lease_until(self, now: datetime) -> datetime:
-        """Return a time at which this invocation has certainly ended."""
+        """Return the end of a lease that is taken *now*: the invocation has certainly ended then."""
         return now + self.remaining() + LEASE_GRACE
 
     def pause(self, seconds: float) -> None:
-        """Wait."""
+        """Wait, but not beyond the end."""
         time.sleep(min(seconds, max(self.remaining().total_seconds(), 0.0)))
 
     def record_status(
@@ -166,8 +176,14 @@ class Worker:
     def record_status(
         self, *, running: int, error: TidemillError | None, answered: bool, not_started: str | None = None
     ) -> None:
-        """Store the status for other threads."""
+        """Store the status for other threads.
+
+        Without *answered*, an absent *error* means nothing, because MongoDB was not asked.
+        """
         self.running = running
         self.not_started = not_started
         if answered or error is not None:
             self.error = error
+
+
+Lifetime: TypeAlias = Invocation | Worker

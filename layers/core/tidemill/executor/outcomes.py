@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from tidemill.control.pressure import PressureMonitor
 from tidemill.errors import TaskTimeoutError
-from tidemill.executor.options import Runtime
+from tidemill.executor.context import Runtime
 from tidemill.model import Cancelled, Failed, Failure, Malformed, Outcome, Retried, RetryPolicy, Run, Succeeded, Task
 from tidemill.policy.failures import COMMON, MAX_MESSAGE_CHARS, Rules, is_retried, plan_snooze, truncate_text
 from tidemill.policy.retry import NO_LOAD, Load, decide_after_failure, decide_after_loss

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from tidemill.executor.timing import TIMING, Timing
+from tidemill.executor.lifetime import TIMING, Timing
 
 NEWEST_CLAIM_WEIGHT: Final = 0.3
 """Weight of the newest claim in the averages."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from tidemill.control.fleet import ExecutorSlots
 from tidemill.errors import TidemillError
-from tidemill.executor.options import ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionOptions, Runtime
 from tidemill.executor.report import Report
 from tidemill.store import counts
 

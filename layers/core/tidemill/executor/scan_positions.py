@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from tidemill.executor.timing import TIMING, Timing
+from tidemill.executor.lifetime import TIMING, Timing
 from tidemill.model import EARLIEST, Lane, Task
 from tidemill.policy.selection import Lanes
 from tidemill.store.scan import Key, Scan

@@ -21,10 +21,10 @@ from tidemill.aws.metrics import EMIT_INTERVAL_SEC, Counts, counting
 from tidemill.bootstrap import deployment
 from tidemill.errors import TidemillError, UnavailableError
 from tidemill.executor import report
+from tidemill.executor.context import ExecutionOptions
 from tidemill.executor.invocation import describe_short_timeout, run_invocation
-from tidemill.executor.options import ExecutionOptions
+from tidemill.executor.lifetime import TIMING, Timing
 from tidemill.executor.report import Report
-from tidemill.executor.timing import TIMING, Timing
 from tidemill.model import LANES
 from tidemill.requests.events import ExecuteRequest
 from tidemill.requests.validation import parse_request

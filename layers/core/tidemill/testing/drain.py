@@ -14,9 +14,9 @@ from pymongo.database import Database
 from tidemill.clock import Clock
 from tidemill.control.queues import OptionsReader
 from tidemill.documents import decode
+from tidemill.executor.context import ExecutionOptions, Runtime
 from tidemill.executor.execution import work
 from tidemill.executor.lifetime import Worker
-from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.executor.report import Report
 from tidemill.model import QueueOptions, Task
 from tidemill.policy.admission import Limits

@@ -18,8 +18,8 @@ from tidemill.control.queues import OptionsReader
 from tidemill.dead_letters.archive import ArchiveContext, ArchiveError, archive
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import UnavailableError
+from tidemill.executor.context import ExecutionOptions, Runtime
 from tidemill.executor.invocation import run_invocation
-from tidemill.executor.options import ExecutionOptions, Runtime
 from tidemill.policy.retry import DEFAULT, resolve_policy
 from tidemill.reclaim import ReclaimContext, reclaim
 from tidemill.registry import Registry
