@@ -24,14 +24,14 @@ from tidemill.store.outcomes import Settlement, outcome_updates
 from tidemill.store.stats import count_attempt
 
 SECOND = timedelta(seconds=1)
-USUAL = Terms(policy=DEFAULT)
-ONE_SHOT = Terms(policy=RetryPolicy(max_retries=0))
-CROWDED = Terms(policy=DEFAULT, load=Load(pressure=Pressure(adaptive=Adaptive()), ready=20))
+USUAL = Terms(policy=DEFAULT, now=T0, draw=0.5)
+ONE_SHOT = Terms(policy=RetryPolicy(max_retries=0), now=T0, draw=0.5)
+CROWDED = Terms(policy=DEFAULT, load=Load(pressure=Pressure(adaptive=Adaptive()), ready=20), now=T0, draw=0.5)
 
 
 def with_rules(*, fail_on: Kind | None = None, retry_on: Kind | None = None) -> Terms:
     kinds = [frozenset() if kind is None else frozenset([kind]) for kind in (fail_on, retry_on)]
-    return Terms(policy=DEFAULT, rules=Rules(fail_on=kinds[0], retry_on=kinds[1]))
+    return Terms(policy=DEFAULT, rules=Rules(fail_on=kinds[0], retry_on=kinds[1]), now=T0, draw=0.5)
 
 
 def running(*, attempts: int = 1, timeout: float = 30, is_isolated: bool = False) -> RunningTask:
@@ -44,7 +44,7 @@ def running(*, attempts: int = 1, timeout: float = 30, is_isolated: bool = False
 
 def ended(result: RunResult, *, attempts: int = 1, terms: Terms = USUAL) -> Settlement:
     end = FinishedRun(running=running(attempts=attempts), duration=SECOND, result=result)
-    return after_end(end, terms, now=T0, draw=0.5)
+    return after_end(end, terms)
 
 
 def raised(error: BaseException, terms: Terms = USUAL) -> RunResult:
@@ -202,7 +202,7 @@ def test_an_exception_that_lies_about_its_class_is_a_failure() -> None:  # F50
 
 
 def test_a_function_that_ran_too_long_timed_out_whatever_it_might_still_return() -> None:
-    settlement = after_timeout(running(timeout=1.5), USUAL, now=T0, draw=0.5)
+    settlement = after_timeout(running(timeout=1.5), USUAL)
 
     assert isinstance(settlement.outcome, Retried)
     assert settlement.outcome.failure.code == "timeout"
@@ -213,7 +213,7 @@ def test_a_function_that_ran_too_long_timed_out_whatever_it_might_still_return()
 
 
 def test_a_timeout_on_the_last_attempt_ends_the_task() -> None:
-    settlement = after_timeout(running(attempts=1), ONE_SHOT, now=T0, draw=0.5)
+    settlement = after_timeout(running(attempts=1), ONE_SHOT)
 
     assert isinstance(settlement.outcome, Failed)
     assert settlement.outcome.reason == "exhausted"
@@ -221,7 +221,7 @@ def test_a_timeout_on_the_last_attempt_ends_the_task() -> None:
 
 @pytest.mark.parametrize("kind", [TaskTimeoutError, "TaskTimeoutError", Exception])
 def test_a_timeout_ends_the_task_where_its_registration_says_so(kind: Kind) -> None:
-    settlement = after_timeout(running(), with_rules(fail_on=kind), now=T0, draw=0.5)
+    settlement = after_timeout(running(), with_rules(fail_on=kind))
 
     assert isinstance(settlement.outcome, Failed)
     assert (settlement.outcome.reason, settlement.outcome.failure.code) == ("not_retryable", "timeout")
@@ -231,13 +231,13 @@ def test_a_timeout_ends_the_task_where_its_registration_says_so(kind: Kind) -> N
 
 
 def test_a_timeout_of_the_network_is_no_timeout_of_the_task() -> None:
-    settlement = after_timeout(running(), with_rules(fail_on=TimeoutError), now=T0, draw=0.5)
+    settlement = after_timeout(running(), with_rules(fail_on=TimeoutError))
 
     assert isinstance(settlement.outcome, Retried)
 
 
 def test_a_timeout_waits_longer_under_load_too() -> None:
-    settlement = after_timeout(running(), CROWDED, now=T0, draw=0.5)
+    settlement = after_timeout(running(), CROWDED)
 
     assert isinstance(settlement.outcome, Retried)
     assert settlement.outcome.next_retry_at == T0 + 7.5 * SECOND
@@ -251,15 +251,15 @@ def test_what_was_killed_at_its_timeout_has_timed_out_like_any_other() -> None:
     late = running(is_isolated=True)
     killed = FinishedRun(running=late, duration=31 * SECOND, result=TimedOut())
 
-    settlement = after_end(killed, USUAL, now=T0, draw=0.5)
+    settlement = after_end(killed, USUAL)
 
     assert isinstance(settlement.outcome, Retried)
     assert settlement.outcome.failure.by_function
-    assert settlement == after_timeout(replace(late, is_isolated=False), USUAL, now=T0, draw=0.5)
+    assert settlement == after_timeout(replace(late, is_isolated=False), USUAL)
 
 
 def test_one_whose_isolation_does_not_answer_timed_out_by_nobodys_fault() -> None:
-    settlement = after_timeout(running(is_isolated=True), USUAL, now=T0, draw=0.5)
+    settlement = after_timeout(running(is_isolated=True), USUAL)
 
     assert isinstance(settlement.outcome, Retried)
     assert settlement.outcome.failure.code == "timeout"
@@ -311,7 +311,7 @@ def test_a_later_loss_of_its_process_is_a_failure_like_that_of_a_worker() -> Non
     again = replace(again, task=replace(again.task, crashes=1))
     end = FinishedRun(running=again, duration=SECOND, result=Lost("its process was lost with the helper process"))
 
-    retried, failed = (after_end(end, terms, now=T0, draw=0.5) for terms in (USUAL, ONE_SHOT))
+    retried, failed = (after_end(end, terms) for terms in (USUAL, ONE_SHOT))
 
     assert isinstance(retried.outcome, Retried)
     assert retried.outcome == decide_after_loss(again.task, DEFAULT, now=T0, draw=0.5)

@@ -14,7 +14,7 @@ from tests.fixtures import ManualClock
 from tidemill import UnavailableError
 from tidemill.executor.context import ExecutionContext, ExecutionOptions, Runtime
 from tidemill.executor.lifetime import TIMING, Worker
-from tidemill.executor.settler import FLUSH_SIZE, Settler
+from tidemill.executor.outcomes import FLUSH_SIZE, Settler
 from tidemill.model import QueueOptions, Succeeded
 from tidemill.registry import Registry
 from tidemill.settings import Settings

@@ -12,9 +12,8 @@ from functools import partial
 from tidemill.documents import ClaimKey, claim_key, id_key
 from tidemill.executor.context import ExecutionContext
 from tidemill.executor.lifetime import claim_reserve
-from tidemill.executor.outcomes import fail_malformed
+from tidemill.executor.outcomes import Settler, fail_malformed
 from tidemill.executor.retry_permits import RetryPermits
-from tidemill.executor.settler import Settler
 from tidemill.model import Cancelled, Malformed, Snoozed, Task, TaskId
 from tidemill.policy.admission import Release, Start, admit
 from tidemill.runner.thread_pool import ThreadPool

@@ -15,11 +15,10 @@ from tidemill.executor.dispatcher import Dispatcher
 from tidemill.executor.heartbeat import Heartbeat
 from tidemill.executor.idle import ClaimBackoff, Continue, Idle, NextStep, Stop, Wait, compute_pause
 from tidemill.executor.lifetime import Invocation, Lifetime, Worker, claim_reserve
-from tidemill.executor.outcomes import OutcomeDecider
+from tidemill.executor.outcomes import OutcomeDecider, Settler
 from tidemill.executor.report import Report
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.executor.scaling import ScaleOut
-from tidemill.executor.settler import Settler
 from tidemill.model import Lane, Retried, Snoozed, Task
 from tidemill.runner.results import NotStarted
 from tidemill.runner.thread_pool import ThreadPool

@@ -1,24 +1,30 @@
-"""Decide the settlement of an attempt from the result of its function.
+"""Settlements of attempts: decided from the results of the functions, gathered, and written in bulk.
 
-The functions are pure; time and draw are arguments. `OutcomeDecider` supplies both, the policies and the load.
+`after_end` and `after_timeout` are pure. `OutcomeDecider` supplies the time, the draw, the policies and the load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final, assert_never
 
 from tidemill.control.pressure import PressureMonitor
-from tidemill.errors import TaskTimeoutError
-from tidemill.executor.context import Runtime
-from tidemill.model import Cancelled, Failed, Failure, Malformed, Outcome, Retried, RetryPolicy, Run, Succeeded, Task
+from tidemill.errors import TaskTimeoutError, TidemillError
+from tidemill.executor.context import ExecutionContext, Runtime
+from tidemill.model import Cancelled, Failed, Failure, Malformed, Outcome, Retried, RetryPolicy, Run, Succeeded
 from tidemill.policy.failures import COMMON, MAX_MESSAGE_CHARS, Rules, is_retried, plan_snooze, truncate_text
 from tidemill.policy.retry import NO_LOAD, Load, decide_after_failure, decide_after_loss
 from tidemill.runner.results import Crashed, Lost, NotStarted, Raised, Returned, SnoozeRequested, TimedOut
 from tidemill.runner.worker_thread import FinishedRun, RunningTask
+from tidemill.store import settle
 from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import SettleResult
+
+FLUSH_SIZE: Final = 100
+"""Number of settlements that are written at once, without waiting."""
 
 MAX_NOTE_CHARS: Final = 200
 """Characters of the note in the log of attempts."""
@@ -26,46 +32,46 @@ MAX_NOTE_CHARS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Inputs of the decision about a failed attempt: the task's policy, its function's rules, its queue's load."""
+    """Inputs of a decision: the task's policy, its function's rules, its queue's load, the time, a draw in [0, 1)."""
 
     policy: RetryPolicy
     rules: Rules = COMMON
     load: Load = NO_LOAD
+    now: datetime
+    draw: float
 
 
-def after_end(ended: FinishedRun, terms: Terms, *, now: datetime, draw: float) -> Settlement:
+def after_end(ended: FinishedRun, terms: Terms) -> Settlement:
     """Return the settlement of an attempt whose run has ended.
 
     Raises:
         ValueError: The function was not called; the caller must release the task.
     """
-    attempt = _Attempt(running=ended.running, terms=terms, now=now, draw=draw)
     match ended.result:
         case Returned(result=result):
             return _build_settlement(ended, Succeeded(result=result))
         case Raised(failure=failure):
-            return _build_settlement(ended, attempt.decide_failure(failure))
+            return _build_settlement(ended, _decide_failure(failure, ended.running, terms))
         case SnoozeRequested(until=until):
-            return _build_settlement(ended, plan_snooze(until, now=now))
+            return _build_settlement(ended, plan_snooze(until, now=terms.now))
         case Crashed(description=description):
-            return _build_settlement(ended, attempt.decide_crash(description), crashed=True)
+            return _settle_crash(ended, description, terms)
         case Lost(description=description):
-            return attempt.settle_loss(description, duration=ended.duration)
+            return _settle_loss(ended, description, terms)
         case TimedOut():
-            return attempt.settle_timeout(by_function=True)
+            return _settle_timeout(ended.running, terms, by_function=True)
         case NotStarted(description=description):
             raise ValueError(f"nothing to settle: {description}")
         case _:
             assert_never(ended.result)
 
 
-def after_timeout(late: RunningTask, terms: Terms, *, now: datetime, draw: float) -> Settlement:
+def after_timeout(late: RunningTask, terms: Terms) -> Settlement:
     """Return the settlement of an attempt that exceeded its timeout and was abandoned.
 
     An abandoned process did not report that its function began, so that timeout does not count as the function's.
     """
-    attempt = _Attempt(running=late, terms=terms, now=now, draw=draw)
-    return attempt.settle_timeout(by_function=not late.is_isolated)
+    return _settle_timeout(late, terms, by_function=not late.is_isolated)
 
 
 def fail_malformed(document: Malformed) -> Failed:
@@ -82,82 +88,138 @@ class OutcomeDecider:
         self._loads = PressureMonitor(runtime.tasks, runtime.options, monotonic=runtime.monotonic)
 
     def decide(self, ended: Iterable[FinishedRun], overdue: Iterable[RunningTask]) -> list[Settlement]:
-        """Return the settlements of attempts that have ended, and of attempts that exceeded their timeout."""
-        return [*map(self.decide_ended, ended), *map(self.decide_overdue, overdue)]
+        """Return the settlements of attempts whose functions ended, and of attempts that exceeded their timeout."""
+        settlements = [self._decide(end.running, partial(after_end, end)) for end in ended]
+        return settlements + [self._decide(late, partial(after_timeout, late)) for late in overdue]
 
-    def decide_ended(self, ended: FinishedRun) -> Settlement:
-        """Return the settlement of an attempt whose function was called."""
-        now = self._runtime.clock.now()
-        terms = self._load_terms(ended.running.task, now=now)
-        settlement = after_end(ended, terms, now=now, draw=self._runtime.rng.random())
-        return self._apply_cancellation(settlement, ended.running)
-
-    def decide_overdue(self, late: RunningTask) -> Settlement:
-        """Return the settlement of an attempt that exceeded its timeout and was abandoned."""
-        now = self._runtime.clock.now()
-        terms = self._load_terms(late.task, now=now)
-        return self._apply_cancellation(after_timeout(late, terms, now=now, draw=self._runtime.rng.random()), late)
-
-    def _load_terms(self, task: Task, *, now: datetime) -> Terms:
-        load = self._loads.current_load(task.queue, now=now)
-        return Terms(policy=self._runtime.policy(task), rules=self._runtime.rules(task), load=load)
-
-    def _apply_cancellation(self, settlement: Settlement, running: RunningTask) -> Settlement:
+    def _decide(self, running: RunningTask, decide: Callable[[Terms], Settlement]) -> Settlement:
+        runtime, task, now = self._runtime, running.task, self._runtime.clock.now()
+        terms = Terms(
+            policy=runtime.policy(task),
+            rules=runtime.rules(task),
+            load=self._loads.current_load(task.queue, now=now),
+            now=now,
+            draw=runtime.rng.random(),
+        )
+        settlement = decide(terms)
         if running.cancel.is_set() and not isinstance(settlement.outcome, Succeeded):
             # The write stores this outcome anyway; the counts must agree.
             return replace(settlement, outcome=Cancelled())
-        if isinstance(settlement.outcome, Retried) and isinstance(settlement.task, Task):
-            self._loads.count_retry(settlement.task.queue)
+        if isinstance(settlement.outcome, Retried):
+            self._loads.count_retry(task.queue)
         return settlement
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Attempt:
-    running: RunningTask
-    terms: Terms
-    now: datetime
-    draw: float
+class Settler:
+    """Writes settlements within a fraction of a second of their addition, on the thread that calls it.
 
-    def decide_failure(self, failure: Failure) -> Retried | Failed:
-        attempts, policy, load = self.running.task.attempts, self.terms.policy, self.terms.load
-        return decide_after_failure(failure, policy, attempts=attempts, now=self.now, draw=self.draw, load=load)
+    After a failure the settlements are kept and written again, with growing pauses. A settlement that took effect
+    without an answer is recognised by its token.
+    """
 
-    def decide_crash(self, description: str) -> Retried | Failed:
-        failure = Failure(message=truncate_text(description, MAX_MESSAGE_CHARS), code="crashed", by_function=False)
-        outcome = self.decide_failure(failure)
-        return replace(outcome, reason="worker_lost") if isinstance(outcome, Failed) else outcome
+    def __init__(self, context: ExecutionContext) -> None:
+        self._context = context
+        self._pending: list[Settlement] = []
+        self._due_at = 0.0
+        self._pause = 0.0
+        self._error: TidemillError | None = None
 
-    def settle_loss(self, description: str, *, duration: timedelta) -> Settlement:
-        task, policy, load = self.running.task, self.terms.policy, self.terms.load
-        outcome = decide_after_loss(task, policy, now=self.now, draw=self.draw, load=load)
-        note = truncate_text(description, MAX_NOTE_CHARS)
-        run = Run(started_at=self.running.started_at, duration=duration, status="lost", note=note)
-        return Settlement(task=task, outcome=outcome, run=run, lost=True)
+    def __len__(self) -> int:
+        return len(self._pending)
 
-    def settle_timeout(self, *, by_function: bool) -> Settlement:
-        allowed = timedelta(seconds=self.running.ctx.deadline - self.running.started)
-        failure = Failure(
-            message=f"it ran longer than {allowed.total_seconds():g} s",
-            code="timeout",
-            retryable=is_retried(TaskTimeoutError, self.terms.rules),
-            by_function=by_function,
-        )
-        run = Run(started_at=self.running.started_at, duration=allowed, status="timed_out", note=failure.message)
-        return Settlement(task=self.running.task, outcome=self.decide_failure(failure), run=run)
+    @property
+    def error(self) -> TidemillError | None:
+        """The error of the last flush, or ``None`` if it succeeded."""
+        return self._error
+
+    def add(self, settlement: Settlement) -> None:
+        """Add *settlement* to the next flush."""
+        if not self._pending:
+            self._due_at = self._context.monotonic() + self._context.timing.flush_sec
+        self._pending.append(settlement)
+
+    def next_flush(self) -> float | None:
+        """Return the time of the next flush on the monotonic clock, or ``None`` if nothing is pending."""
+        return self._due_at if self._pending else None
+
+    def is_due(self) -> bool:
+        """Return whether a flush is due now."""
+        is_full = len(self._pending) >= FLUSH_SIZE and not self._pause
+        return bool(self._pending) and (is_full or self._context.monotonic() >= self._due_at)
+
+    def flush(self, *, now: datetime) -> SettleResult:
+        """Try to write all pending settlements, and return the verdict. After a failure `error` has the cause."""
+        if not self._pending:
+            return SettleResult()
+        timing, report = self._context.timing, self._context.report
+        try:
+            verdict = settle.settle(self._context.tasks, self._pending, now=now)
+        except TidemillError as error:
+            report["errors"] += 1
+            self._error = error
+            self._pause = min(max(self._pause * 2, timing.first_flush_pause_sec), timing.longest_flush_pause_sec)
+            self._due_at = self._context.monotonic() + self._pause
+            return SettleResult()
+        self._pause = 0.0
+        self._error = None
+        self._pending.clear()
+        for settlement in verdict.settled:
+            report.count_outcome(settlement.outcome)
+        report["lost"] += len(verdict.lost)
+        report["write_rejected"] += len(verdict.stuck)
+        return verdict
+
+    def give_up(self) -> None:
+        """Count the pending settlements as unknown; their leases expire or they took effect."""
+        self._context.report["unknown"] += len(self._pending)
+        self._pending.clear()
 
 
-def _build_settlement(ended: FinishedRun, outcome: Outcome, *, crashed: bool = False) -> Settlement:
+def _decide_failure(failure: Failure, running: RunningTask, terms: Terms) -> Retried | Failed:
+    attempts = running.task.attempts
+    return decide_after_failure(
+        failure, terms.policy, attempts=attempts, now=terms.now, draw=terms.draw, load=terms.load
+    )
+
+
+def _settle_crash(ended: FinishedRun, description: str, terms: Terms) -> Settlement:
+    failure = Failure(message=truncate_text(description, MAX_MESSAGE_CHARS), code="crashed", by_function=False)
+    outcome = _decide_failure(failure, ended.running, terms)
+    if isinstance(outcome, Failed):
+        outcome = replace(outcome, reason="worker_lost")
+    return replace(_build_settlement(ended, outcome), crashed=True)
+
+
+def _settle_loss(ended: FinishedRun, description: str, terms: Terms) -> Settlement:
+    task, note = ended.running.task, truncate_text(description, MAX_NOTE_CHARS)
+    outcome = decide_after_loss(task, terms.policy, now=terms.now, draw=terms.draw, load=terms.load)
+    run = Run(started_at=ended.running.started_at, duration=ended.duration, status="lost", note=note)
+    return Settlement(task=task, outcome=outcome, run=run, lost=True)
+
+
+def _settle_timeout(running: RunningTask, terms: Terms, *, by_function: bool) -> Settlement:
+    allowed = timedelta(seconds=running.ctx.deadline - running.started)
+    failure = Failure(
+        message=f"it ran longer than {allowed.total_seconds():g} s",
+        code="timeout",
+        retryable=is_retried(TaskTimeoutError, terms.rules),
+        by_function=by_function,
+    )
+    run = Run(started_at=running.started_at, duration=allowed, status="timed_out", note=failure.message)
+    return Settlement(task=running.task, outcome=_decide_failure(failure, running, terms), run=run)
+
+
+def _build_settlement(ended: FinishedRun, outcome: Outcome) -> Settlement:
+    failure = outcome.failure if isinstance(outcome, Retried | Failed) else None
     run = Run(
         started_at=ended.running.started_at,
         duration=ended.duration,
-        status="failed" if isinstance(outcome, Retried | Failed) else "succeeded",
-        note=_build_note(outcome),
+        status="succeeded" if failure is None else "failed",
+        note="" if failure is None else _build_note(failure),
     )
-    return Settlement(task=ended.running.task, outcome=outcome, run=run, crashed=crashed)
+    return Settlement(task=ended.running.task, outcome=outcome, run=run)
 
 
-def _build_note(outcome: Outcome) -> str:
-    if not isinstance(outcome, Retried | Failed):
-        return ""
-    code, message = outcome.failure.code, outcome.failure.message
+def _build_note(failure: Failure) -> str:
+    code, message = failure.code, failure.message
     return truncate_text(message if message.startswith(code) else f"{code}: {message}", MAX_NOTE_CHARS)
