@@ -13,9 +13,8 @@ from typing import Any, Final, TypeGuard
 from tidemill.documents import id_key, is_text
 from tidemill.errors import TidemillError
 from tidemill.executor.context import ExecutionContext, QueueChoices
-from tidemill.executor.pending_queues import PendingQueues
 from tidemill.executor.retry_permits import RetryPermits
-from tidemill.executor.scan_positions import ScanPositions
+from tidemill.executor.scan_positions import PendingQueues, ScanPositions
 from tidemill.model import LANES, Lane, Lease, Malformed, Task, TaskId
 from tidemill.policy.selection import FRESH, RETRY, Lanes, interleave, shares, take_shares
 from tidemill.store import claims, recovery
@@ -267,7 +266,7 @@ class _CurrentClaim:
         if self._is_used_up(queue, lanes):
             return _Look()
         follows = choices.selection == "retries_first" and lanes == FRESH
-        if follows and self.positions.may_have_left(queue, RETRY, since=self.started):
+        if follows and self.positions.position(queue, RETRY).may_have_left(since=self.started):
             return self._record_look(_Look(contended=True))
         position = self.positions.position(queue, lanes)
         at = self.context.monotonic()

@@ -1,25 +1,24 @@
-"""Scan positions of an execution, lane by lane: the rules for a restart from the head and for skipping a scan."""
+"""What the claims of an execution remember: the position of the scan in each lane, and the queues with tasks."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
+from tidemill.documents import is_text
+from tidemill.executor.context import ExecutionContext
 from tidemill.executor.lifetime import TIMING, Timing
 from tidemill.model import EARLIEST, Lane, Task
 from tidemill.policy.selection import Lanes
+from tidemill.store import claims
 from tidemill.store.scan import Key, Scan
 
 MAX_RETURNS: Final = 10_000
 """Tasks put back that a position remembers. Beyond that it forgets them and looks from the head."""
-
-
-def dampen_cost(cost: float, *, before: float, timing: Timing) -> float:
-    """Return the expected cost of a look after one of *cost*. A single slow look at most doubles it."""
-    return min(cost, 2 * before + timing.cheap_full_look_sec / 3)
 
 
 class ScanPosition:
@@ -28,12 +27,12 @@ class ScanPosition:
     def __init__(self, scan: Scan, *, timing: Timing = TIMING) -> None:
         self._scan = scan
         self._timing = timing
-        self._full_look_at = -1e9
+        self._full_look_at = -math.inf
         self._full_look_cost = 0.0
-        self._least_cost = 1e9
-        self._dry_since: float | None = None
-        self._denied_at: float | None = None
-        self._left_due_at: float | None = None
+        self._least_cost = math.inf
+        self._dry_since = -math.inf
+        self._denied_at = -math.inf
+        self._left_due_at = -math.inf
         self._returns: list[tuple[datetime, int]] = []  # a heap of (due_at, -priority)
 
     def next_scan(self, head: Key | None) -> Scan:
@@ -47,44 +46,41 @@ class ScanPosition:
     def expect_due(self) -> None:
         """Start the next scan from the head, and at once: a task is due there that the position does not expect."""
         self.restart()
-        self._dry_since = None
+        self._dry_since = -math.inf
 
     def is_full_look_due(self, at: float, *, now: datetime, goes_first: bool) -> bool:
         """Return whether to start from the head: periodically, or at once if *goes_first* or a task returned."""
-        timing = self._timing
-        cheap = max(timing.cheap_full_look_sec, 3 * self._least_cost)  # a look at a distant server takes longer anyway
-        if (goes_first or self._has_returned(now)) and self._full_look_cost < cheap:
+        if (goes_first or self._has_returned(now)) and _is_cheap(self._full_look_cost, self._least_cost, self._timing):
             return True
-        pause = max(timing.full_look_interval_sec, timing.full_look_cost_ratio * self._full_look_cost)
-        return at - self._full_look_at > pause
+        return at - self._full_look_at > _compute_look_pause(self._full_look_cost, self._timing)
 
     def is_dry(self, at: float) -> bool:
         """Return whether the last look, a moment ago, found nothing due."""
-        return self._dry_since is not None and at - self._dry_since < self._timing.dry_lanes_pause_sec
+        return at - self._dry_since < self._timing.dry_lanes_pause_sec
 
     def was_dry(self, *, since: float) -> bool:
         """Return whether the last look, at or after *since*, found all that is due."""
-        return self._dry_since is not None and self._dry_since >= since
+        return self._dry_since >= since
 
     def was_denied(self, *, since: float) -> bool:
         """Return whether the last look, at or after *since*, found retries without permits."""
-        return self._denied_at is not None and self._denied_at >= since
+        return self._denied_at >= since
 
     def may_have_left(self, *, since: float) -> bool:
         """Return whether the last look, at or after *since*, may have left due tasks."""
-        return self._left_due_at is not None and self._left_due_at >= since
+        return self._left_due_at >= since
 
     def record_look(self, next_scan: Scan, *, at: float, cost: float, now: datetime, dry: bool, denied: bool) -> None:
         """Record a look at time *at* that took *cost* seconds, and the scan that follows it."""
         self._least_cost = min(self._least_cost, cost)
-        self._left_due_at = None if dry or denied else at
+        self._left_due_at = -math.inf if dry or denied else at
         if self._scan.after is None:
             self._full_look_at = at
-            self._full_look_cost = dampen_cost(cost, before=self._full_look_cost, timing=self._timing)
+            self._full_look_cost = _dampen_cost(cost, before=self._full_look_cost, timing=self._timing)
             while self._returns and self._returns[0][0] <= now:
                 heapq.heappop(self._returns)
-        self._dry_since = at if dry else None
-        self._denied_at = at if denied else None
+        self._dry_since = at if dry else -math.inf
+        self._denied_at = at if denied else -math.inf
         self._scan = replace(next_scan, head=None)
 
     def record_nothing_due(self, *, at: float, cost: float, now: datetime) -> None:
@@ -94,11 +90,11 @@ class ScanPosition:
 
     def put_back(self, task: Task, *, due_at: datetime) -> None:
         """Record that *task* will be due again, perhaps behind the position of the scan."""
-        self._dry_since = None
+        self._dry_since = -math.inf
         heapq.heappush(self._returns, (due_at, -task.priority))
         if len(self._returns) > MAX_RETURNS:  # the lanes are not scanned, or many tasks return at once
             self._returns.clear()
-            self._full_look_at = -1e9
+            self._full_look_at = -math.inf
 
     def _has_returned(self, now: datetime) -> bool:
         """Return whether a returned task is due behind the position. The scan reaches later tasks anyway."""
@@ -143,11 +139,6 @@ class ScanPositions:
             if position_queue == queue:
                 position.expect_due()
 
-    def may_have_left(self, queue: str, lanes: Lanes, *, since: float) -> bool:
-        """Return whether the last look there, at or after *since*, may have left due tasks."""
-        position = self._positions.get((queue, lanes))
-        return position is not None and position.may_have_left(since=since)
-
     def is_used_up(self, queue: str, lanes: Lanes, *, since: float) -> bool:
         """Return whether a look since *since*, at all these lanes, found fewer tasks than wanted or was denied."""
         return any(
@@ -155,6 +146,67 @@ class ScanPositions:
             for (position_queue, position_lanes), position in self._positions.items()
             if position_queue == queue and set(lanes) <= set(position_lanes)
         )
+
+
+class PendingQueues:
+    """The queues with pending tasks. Not every claim reads them: a read steps over all claimed tasks."""
+
+    def __init__(self, context: ExecutionContext) -> None:
+        self._context = context
+        self._names: Sequence[str] = tuple(context.options.queues)
+        self._next_read_at = -math.inf
+        self._cost = 0.0
+        self._least_cost = math.inf
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The queues as of the last read."""
+        return self._names
+
+    @property
+    def is_fixed(self) -> bool:
+        """True if the options of the execution name the queues, so that no read is needed."""
+        return bool(self._context.options.queues)
+
+    def is_read_due(self, at: float) -> bool:
+        """Return whether to read the queues: periodically, and for every claim while none is known and reads are cheap.
+
+        Otherwise an idle executor would find the first task of a queue up to a second late.
+        """
+        is_cheap = _is_cheap(self._cost, self._least_cost, self._context.timing)
+        return at >= self._next_read_at or (not self._names and is_cheap)
+
+    def read(self) -> Iterable[Mapping[str, Any]]:
+        """Read the queues, and return the first task of each, due or not.
+
+        Raises:
+            UnavailableError: MongoDB did not answer; the queues of the last read are kept.
+        """
+        timing, started = self._context.timing, self._context.monotonic()
+        try:
+            heads = [head for head in claims.list_heads(self._context.tasks) if is_text(head["queue"])]
+            self._names = [head["queue"] for head in heads]
+            cost = self._context.monotonic() - started
+            self._cost = _dampen_cost(cost, before=self._cost, timing=timing)
+            self._least_cost = min(cost, self._least_cost)
+        finally:
+            self._next_read_at = started + _compute_look_pause(self._cost, timing)
+        return heads
+
+
+def _dampen_cost(cost: float, *, before: float, timing: Timing) -> float:
+    """Return the expected cost of a look after one of *cost*. A single slow look at most doubles it."""
+    return min(cost, 2 * before + timing.cheap_full_look_sec / 3)
+
+
+def _is_cheap(cost: float, least: float, timing: Timing) -> bool:
+    """Return whether a look of *cost* is cheap. A look at a distant server takes at least *least* anyway."""
+    return cost < max(timing.cheap_full_look_sec, 3 * least)
+
+
+def _compute_look_pause(cost: float, timing: Timing) -> float:
+    """Return the seconds between two full looks of *cost*."""
+    return max(timing.full_look_interval_sec, timing.full_look_cost_ratio * cost)
 
 
 def _time_or_earliest(value: object) -> datetime:
