@@ -367,23 +367,10 @@ class _CurrentClaim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
-    """One look at lanes of a queue. Its attributes mean what they mean in `ClaimResult`.
+class _Look(ClaimResult):
+    """Result of one look at lanes of a queue. ``lost_all``: other executors claimed every task that was found."""
 
-    Attributes:
-        lost_all: Every task that was found was claimed by other executors first.
-    """
-
-    tasks: tuple[Task | Malformed, ...] = ()
-    failed: bool = False
-    tried: bool = False
-    answered: bool = False
-    exhausted: bool = False
-    more_due: bool = False
-    contended: bool = False
     lost_all: bool = False
-    overtaking: tuple[Task, ...] = ()
-    unconfirmed_tokens: tuple[str, ...] = ()
 
 
 def _is_retry(task: Task | Malformed) -> TypeGuard[Task]:
