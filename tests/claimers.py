@@ -15,7 +15,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 
 from tests.builders import lease
 from tests.faults import heard
-from tests.fixtures import T0, ManualClock
+from tests.fixtures import ManualClock
 from tidemill.executor.claimer import Claimer
 from tidemill.executor.context import ExecutionContext, ExecutionOptions, Runtime
 from tidemill.executor.lifetime import WORKER_REMAINING, Worker
@@ -45,27 +45,50 @@ def a_claimer(
 ) -> Claimer:
     """A claimer with leases until two minutes after `T0`. Without *options* it serves all queues by *choices*."""
     same = QueueOptions(**choices)
+    context = a_context(
+        tasks, owner=owner, monotonic=monotonic, options=options or (lambda _: same), queues=queues, lanes=lanes
+    )
+    return Claimer(context, permits=caps or the_caps(tasks, owner=owner), avoided=lambda: avoided)
+
+
+def the_caps(
+    tasks: Tasks,
+    *,
+    owner: str = "A",
+    lifetime: Worker | None = None,
+    report: Report | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> RetryPermits:
+    """The permits of one execution."""
+    return RetryPermits(a_context(tasks, owner=owner, lifetime=lifetime, report=report, monotonic=monotonic))
+
+
+def a_context(
+    tasks: Tasks,
+    *,
+    owner: str,
+    monotonic: Callable[[], float],
+    lifetime: Worker | None = None,
+    report: Report | None = None,
+    options: Callable[[str], QueueOptions] = lambda _: QueueOptions(),
+    queues: Sequence[str] = (),
+    lanes: Lanes = LANES,
+) -> ExecutionContext:
+    """The context of an execution at `T0`."""
     runtime = Runtime(
         tasks=tasks,
         registry=Registry(),
         settings=Settings(),
         clock=ManualClock(),
-        options=options or (lambda _: same),
+        options=options,
         rng=random.Random(1),
         monotonic=monotonic,
     )
-    context = ExecutionContext(
+    return ExecutionContext(
         runtime=runtime,
         options=ExecutionOptions(owner=owner, remaining=WORKER_REMAINING, queues=queues, lanes=lanes),
-        lifetime=Worker(threading.Event(), lease=LEASE),
-    )
-    return Claimer(context, permits=caps or the_caps(tasks, owner=owner), avoided=lambda: avoided)
-
-
-def the_caps(tasks: Tasks, *, owner: str = "A") -> RetryPermits:
-    """The permits of one execution."""
-    return RetryPermits(
-        tasks.database, owner=owner, lease_until=lambda: T0 + LEASE, report=Report(), monotonic=time.monotonic
+        lifetime=lifetime or Worker(threading.Event(), lease=LEASE),
+        report=Report() if report is None else report,
     )
 
 

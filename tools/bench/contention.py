@@ -277,7 +277,7 @@ class Part:
         self._clock = ServerClock(db)
         self._rng = random.Random()
         self._report = Report()
-        self._claimer = self._made(db)
+        self._claimer = self._made()
         self._backoff = ClaimBackoff()
         self._settled = self._claims = self._empty = 0
         self._first: tuple[int, int] | None = None
@@ -334,7 +334,7 @@ class Part:
         now = self._clock.now()
         self._settled += len(settle.settle(self._tasks, done(held, now=now), now=now).settled)
 
-    def _made(self, db: Database[Any]) -> Claimer:
+    def _made(self) -> Claimer:
         owner = f"{self._rng.getrandbits(64):x}"
         runtime = Runtime(
             tasks=self._tasks,
@@ -350,7 +350,4 @@ class Part:
             lifetime=Worker(threading.Event(), lease=LEASE),
             report=self._report,
         )
-        permits = RetryPermits(
-            db, owner=owner, lease_until=context.lease_until, report=self._report, monotonic=time.monotonic
-        )
-        return Claimer(context, permits=permits, avoided=tuple)
+        return Claimer(context, permits=RetryPermits(context), avoided=tuple)

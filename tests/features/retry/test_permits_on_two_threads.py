@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -16,10 +16,12 @@ from pymongo.database import Database
 from pymongo.errors import AutoReconnect
 from pymongo.monitoring import CommandListener
 
+from tests.claimers import the_caps
 from tests.commands import CapturedUpdates
 from tests.faults import failing
 from tests.fixtures import T0
 from tests.unit.make import Moved, a_claimed_task
+from tidemill.executor.lifetime import Worker
 from tidemill.executor.report import Report
 from tidemill.executor.retry_permits import PERMIT_GRACE, Reservation, RetryPermits
 from tidemill.model import Task
@@ -89,14 +91,19 @@ def connected(mongod: Mongod, db: Database[Any], listener: CommandListener) -> I
 
 
 def the_permits(
-    db: Database[Any], now: datetime, *, owner: str = "A", report: Report | None = None, until: datetime | None = None
+    db: Database[Any],
+    *,
+    owner: str = "A",
+    report: Report | None = None,
+    lifetime: Worker | None = None,
+    monotonic: Callable[[], float] | None = None,
 ) -> RetryPermits:
-    return RetryPermits(
-        db,
+    return the_caps(
+        open_tasks(db),
         owner=owner,
-        lease_until=lambda: until or now + HOUR,
-        report=Report() if report is None else report,
-        monotonic=Moved(),
+        lifetime=lifetime or Worker(threading.Event(), lease=HOUR),
+        report=report,
+        monotonic=monotonic or Moved(),
     )
 
 
@@ -128,7 +135,7 @@ def test_a_settle_that_overtakes_a_claim_leaves_what_runs_in_the_document(
     now = T0
     gate = Gate()
     with connected(mongod, db, gate) as mine, ThreadPoolExecutor(1) as pool:
-        permits = the_permits(mine, now)
+        permits = the_permits(mine)
         held = take(permits, 10, limit=limit, now=now)
         claim = permits.reserve("eu", limit=limit, now=now)
 
@@ -147,7 +154,7 @@ def test_a_settle_that_overtakes_a_claim_leaves_what_runs_in_the_document(
         lease(permits, claim, granted, now=now)
         permits.renew(now=now)
         assert entries(db) == [("A", 7 + granted)]
-        assert len(take(the_permits(db, now, owner="B"), 99, limit=limit, now=now)) == limit - 7 - granted
+        assert len(take(the_permits(db, owner="B"), 99, limit=limit, now=now)) == limit - 7 - granted
 
 
 def test_a_settle_of_all_that_overtakes_a_claim_keeps_what_that_will_get(
@@ -155,7 +162,7 @@ def test_a_settle_of_all_that_overtakes_a_claim_keeps_what_that_will_get(
 ) -> None:
     gate = Gate()
     with connected(mongod, db, gate) as mine, ThreadPoolExecutor(1) as pool:
-        permits = the_permits(mine, now)
+        permits = the_permits(mine)
         held = take(permits, 2, limit=2, now=now)
 
         def grant() -> int:
@@ -172,7 +179,7 @@ def test_a_settle_of_all_that_overtakes_a_claim_keeps_what_that_will_get(
 
 
 def test_what_was_granted_is_held_before_its_claim_is_recorded(db: Database[Any], now: datetime) -> None:
-    permits = the_permits(db, now)
+    permits = the_permits(db)
     held = take(permits, 2, limit=9, now=now)
     reservation = permits.reserve("eu", limit=9, now=now)
     assert reservation.grant(3) == 3
@@ -189,7 +196,7 @@ def test_the_answer_of_an_overtaken_claim_is_no_reason_to_ask_once_more(
 ) -> None:
     gate, report = Gate(), Report()
     with connected(mongod, db, gate) as mine, ThreadPoolExecutor(1) as pool:
-        permits = the_permits(mine, now, report=report)
+        permits = the_permits(mine, report=report)
         held = take(permits, 10, limit=20, now=now)
         claim = permits.reserve("eu", limit=20, now=now)
 
@@ -222,7 +229,7 @@ def test_number_and_seq_are_drawn_by_one_thread_at_a_time(db: Database[Any], now
         inside.release()
         return 1000.0
 
-    permits = RetryPermits(db, owner="A", lease_until=lambda: now + HOUR, report=Report(), monotonic=monotonic)
+    permits = the_permits(db, monotonic=monotonic)
     held = take(permits, 2, limit=9, now=now)
     is_drawing.clear()
     with ThreadPoolExecutor(1) as pool:
@@ -240,7 +247,7 @@ def test_what_a_settle_kept_for_a_claim_that_failed_is_given_back_at_the_end(
 ) -> None:
     gate = Gate()
     with connected(mongod, db, gate) as mine, ThreadPoolExecutor(1) as pool:
-        permits = the_permits(mine, now)
+        permits = the_permits(mine)
         held = take(permits, 10, limit=20, now=now)
 
         def grant() -> int:
@@ -269,7 +276,7 @@ def test_claims_and_settles_of_three_executions_never_run_more_than_the_limit(
 
     def execute(number: int) -> None:
         with connected(mongod, db, Jitter(number)) as mine:
-            permits = the_permits(mine, now, owner=f"executor-{number}")
+            permits = the_permits(mine, owner=f"executor-{number}")
             in_hand: list[Task] = []
             is_over = threading.Event()
 
@@ -309,7 +316,7 @@ def test_claims_and_settles_of_three_executions_never_run_more_than_the_limit(
 
 
 def test_an_answered_execution_leaves_no_entry_behind(db: Database[Any], now: datetime) -> None:
-    permits, other = the_permits(db, now), the_permits(db, now, owner="B")
+    permits, other = the_permits(db), the_permits(db, owner="B")
     held = take(permits, 2, limit=2, now=now)
     assert [take(other, 1, limit=2, now=now) for _ in range(3)] == [[], [], []]
     assert entries(db) == [("A", 2)]
@@ -327,7 +334,7 @@ def test_a_claim_without_an_answer_is_not_applied_after_its_execution_gave_all_b
     report = Report()
     with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, appname=db.name, event_listeners=[captured]) as client:
         mine: Tasks = open_tasks(client[db.name])
-        permits = the_permits(mine.database, now, report=report)
+        permits = the_permits(mine.database, report=report)
         reservation = permits.reserve("eu", limit=3, now=now)
         with failing(mine, "findAndModify", errorCode=50):
             assert reservation.grant(3) == 0
@@ -339,13 +346,13 @@ def test_a_claim_without_an_answer_is_not_applied_after_its_execution_gave_all_b
         db.command(late)
 
         assert entries(db) == [("A", 0)]
-        assert len(take(the_permits(db, now, owner="B"), 9, limit=3, now=now)) == 3
+        assert len(take(the_permits(db, owner="B"), 9, limit=3, now=now)) == 3
 
 
 def test_a_claim_that_took_effect_without_an_answer_gives_all_back_at_the_end(
     mine: Tasks, db: Database[Any], now: datetime
 ) -> None:
-    permits = the_permits(mine.database, now)
+    permits = the_permits(mine.database)
     reservation = permits.reserve("eu", limit=3, now=now)
     with failing(mine, "findAndModify", **UNKNOWN):
         assert reservation.grant(3) == 0
@@ -358,7 +365,7 @@ def test_a_claim_that_took_effect_without_an_answer_gives_all_back_at_the_end(
 
 def test_a_claim_without_an_answer_asks_nothing_more(mine: Tasks, now: datetime) -> None:
     report = Report()
-    permits = the_permits(mine.database, now, report=report)
+    permits = the_permits(mine.database, report=report)
     reservation = permits.reserve("eu", limit=3, now=now)
     reservation.grant(2)
     lost = Claim(scan=Scan(queue="eu", lanes=("retry",)), error=AutoReconnect("lost"))
@@ -371,7 +378,7 @@ def test_a_claim_without_an_answer_asks_nothing_more(mine: Tasks, now: datetime)
 
 def test_an_end_that_nothing_is_unknown_of_asks_nothing(mine: Tasks, now: datetime) -> None:
     report = Report()
-    permits = the_permits(mine.database, now, report=report)
+    permits = the_permits(mine.database, report=report)
     held = take(permits, 2, limit=3, now=now)
     permits.release_ended(held, now=now)
 
@@ -387,7 +394,12 @@ def test_the_guard_against_a_late_claim_lasts_as_long_as_that_could(
     mine: Tasks, db: Database[Any], now: datetime
 ) -> None:
     ends = iter([now + HOUR, now + HOUR / 2, now + HOUR / 2, now + 2 * HOUR])
-    permits = RetryPermits(mine.database, owner="A", lease_until=lambda: next(ends), report=Report(), monotonic=Moved())
+
+    class Changing(Worker):
+        def lease_until(self, _now: datetime) -> datetime:
+            return next(ends)
+
+    permits = the_permits(mine.database, lifetime=Changing(threading.Event()))
     with failing(mine, "findAndModify", errorCode=50):
         assert permits.reserve("eu", limit=3, now=now).grant(3) == 0
 
@@ -402,7 +414,7 @@ def test_the_guard_against_a_late_claim_lasts_as_long_as_that_could(
 
 
 def test_several_queues_are_released_by_one_number(db: Database[Any], now: datetime) -> None:
-    permits = the_permits(db, now)
+    permits = the_permits(db)
     tasks: list[Task] = []
     for queue in ("eu", "us"):
         reservation = permits.reserve(queue, limit=3, now=now)
@@ -420,7 +432,7 @@ def test_several_queues_are_released_by_one_number(db: Database[Any], now: datet
 
 
 def test_a_claim_without_a_limit_needs_no_permit(db: Database[Any], now: datetime) -> None:
-    permits = the_permits(db, now)
+    permits = the_permits(db)
     reservation = permits.reserve("eu", limit=None, now=now)
 
     assert (reservation.grant(7), reservation.granted, reservation.failed) == (7, 7, False)

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from pymongo.database import Database
 from pymongo.errors import AutoReconnect
 
 from tests.builders import add, document, stored, whole
@@ -17,8 +16,7 @@ from tests.faults import failing
 from tests.features.conftest import Bench
 from tests.unit.make import eventually
 from tidemill.control.queues import change_queue
-from tidemill.executor.report import Report
-from tidemill.executor.retry_permits import LIMIT_PAUSE_SEC, PERMIT_GRACE, UNCONFIRMED_CLAIM_SEC, RetryPermits
+from tidemill.executor.retry_permits import LIMIT_PAUSE_SEC, PERMIT_GRACE, UNCONFIRMED_CLAIM_SEC
 from tidemill.model import QueueOptions, Selection
 from tidemill.store.claims import Claim
 from tidemill.store.connection import Tasks
@@ -154,9 +152,9 @@ def test_a_permit_outlives_its_lease(bench: Bench) -> None:
     assert lease_end < hold_end <= lease_end + PERMIT_GRACE + timedelta(seconds=1)
 
 
-def test_a_stamp_that_may_still_take_effect_keeps_its_permits_for_that_long(db: Database[Any], now: datetime) -> None:
+def test_a_stamp_that_may_still_take_effect_keeps_its_permits_for_that_long(tasks: Tasks, now: datetime) -> None:
     at = [100.0]
-    caps = RetryPermits(db, owner="A", lease_until=lambda: now + HOUR, report=Report(), monotonic=lambda: at[0])
+    caps = the_caps(tasks, monotonic=lambda: at[0])
     claim = Claim(scan=Scan(queue="default", lanes=("retry",)), error=AutoReconnect("lost"))
     first = caps.reserve("default", limit=3, now=now)
     assert first.grant(2) == 2

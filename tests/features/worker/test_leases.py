@@ -58,13 +58,7 @@ class Holding:
             lifetime=lifetime or Worker(threading.Event()),
         )
         self.report = context.report
-        self.permits = RetryPermits(
-            tasks.database,
-            owner="A",
-            lease_until=context.lease_until,
-            report=self.report,
-            monotonic=self.time,
-        )
+        self.permits = RetryPermits(context)
         self._heartbeat = Heartbeat(context, permits=self.permits, find_leased=lambda: self.held)
 
     def beat(self, running: Sequence[RunningTask] = ()) -> None:

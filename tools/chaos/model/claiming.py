@@ -187,14 +187,7 @@ class Claiming(Base):
             options=ExecutionOptions(owner=owner, remaining=LIFE),
             lifetime=Worker(threading.Event(), lease=LIFE),
         )
-        permits = RetryPermits(
-            self.db,
-            owner=owner,
-            lease_until=context.lease_until,
-            report=context.report,
-            monotonic=self.monotonic,
-        )
-        return Claimer(context, permits=permits, avoided=lambda: ())
+        return Claimer(context, permits=RetryPermits(context), avoided=lambda: ())
 
     def due_anywhere(self, world: World, *, now: datetime) -> list[Document]:
         """Return what executors could claim."""

@@ -66,13 +66,7 @@ class Execution:
             monotonic=runtime.monotonic,
             isolation=runtime.isolation,
         )
-        self._permits = RetryPermits(
-            runtime.tasks.database,
-            owner=options.owner,
-            lease_until=context.lease_until,
-            report=context.report,
-            monotonic=runtime.monotonic,
-        )
+        self._permits = RetryPermits(context)
         self._settler = Settler(context)
         self._dispatcher = Dispatcher(context, pool=self._pool, settler=self._settler, permits=self._permits)
         self._claimer = Claimer(context, permits=self._permits, avoided=self._dispatcher.find_avoided_ids)

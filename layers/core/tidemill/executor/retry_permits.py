@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -9,14 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from threading import Lock
-from typing import Any, Final
-
-from pymongo.database import Database
+from typing import Final
 
 from tidemill.control import semaphores
 from tidemill.documents import ClaimKey, claim_key, id_key
-from tidemill.errors import TidemillError
-from tidemill.executor.report import Report
+from tidemill.executor.context import ExecutionContext
 from tidemill.model import Malformed, Task
 from tidemill.store.claims import Claim
 
@@ -55,28 +53,17 @@ class Reservation:
 
 
 class RetryPermits:
-    """Permits of one execution of *owner*, acquired before retries are leased and released when their claims end.
+    """Permits of one execution, acquired before retries are leased and released when their claims end.
 
-    A permit that cannot be released expires shortly after its lease, which ends at *lease_until*.
+    A permit that cannot be released expires shortly after the leases that are taken now.
 
     One thread may claim while another one settles. The number of each update and its ``seq`` are drawn under one lock,
     and the lock is not held while MongoDB is asked. All queues of one call have the same ``seq``.
     """
 
-    def __init__(
-        self,
-        db: Database[Any],
-        *,
-        owner: str,
-        lease_until: Callable[[], datetime],
-        report: Report,
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._db = db
-        self._owner = semaphores.PermitOwner(owner=owner, execution=uuid.uuid4().hex)
-        self._lease_until = lease_until
-        self._report = report
-        self._monotonic = monotonic
+    def __init__(self, context: ExecutionContext) -> None:
+        self._context = context
+        self._owner = semaphores.PermitOwner(owner=context.options.owner, execution=uuid.uuid4().hex)
         self._lock = Lock()
         self._seq = 0
         self._queues: defaultdict[str, _QueuePermits] = defaultdict(_QueuePermits)
@@ -84,8 +71,7 @@ class RetryPermits:
     def is_full(self, queue: str) -> bool:
         """Return whether the limit of *queue* was reached a moment ago, so that retries are not claimed now."""
         permits = self._queues.get(queue)
-        since = None if permits is None else permits.full_since
-        return since is not None and self._monotonic() - since < LIMIT_PAUSE_SEC
+        return permits is not None and self._context.monotonic() - permits.full_since < LIMIT_PAUSE_SEC
 
     def reserve(self, queue: str, *, limit: int | None, now: datetime) -> Reservation:
         """Return a reservation for one claim of *queue*. Permits are acquired by its `Reservation.grant`."""
@@ -102,7 +88,7 @@ class RetryPermits:
             permits.leased |= leased
             unused = permits.granted.pop(reservation) - len(claim.retries)
             if claim.is_unconfirmed:
-                permits.unconfirmed.append((self._monotonic() + UNCONFIRMED_CLAIM_SEC, unused))
+                permits.unconfirmed.append((self._context.monotonic() + UNCONFIRMED_CLAIM_SEC, unused))
         if unused > 0 and not claim.is_unconfirmed:
             self._release_unused([reservation.queue], now=now)
 
@@ -117,7 +103,7 @@ class RetryPermits:
             freed = [queue for queue, permits in capped.items() if permits.leased & ended]
             for queue in freed:
                 capped[queue].leased -= ended
-                capped[queue].full_since = None
+                capped[queue].full_since = -math.inf
         self._release_unused(freed, now=now)
         return bool(freed)
 
@@ -130,7 +116,7 @@ class RetryPermits:
     def close(self, *, now: datetime) -> None:
         """Release unconfirmed permits. Call it when no unknown lease of this execution is left."""
         with self._lock:
-            at = self._monotonic()
+            at = self._context.monotonic()
             queues = [queue for queue, permits in self._queues.items() if permits.has_surplus(at)]
             for queue in queues:
                 self._queues[queue].unconfirmed.clear()
@@ -138,71 +124,45 @@ class RetryPermits:
 
     def _acquire(self, reservation: Reservation, wanted: int, *, now: datetime) -> int | None:
         """Acquire permits for *reservation*. Return the number granted, or ``None`` without an answer."""
-        until = self._lease_until() + PERMIT_GRACE
+        until = self._context.lease_until() + PERMIT_GRACE
         with self._lock:
             permits = self._queues[reservation.queue]
             permits.limit = reservation.limit or 0
             permits.wanted[reservation] = wanted
-            [update] = self._draw([reservation.queue], until=until, now=now)
-        number = self._send(update, now=now)
+        [number] = self._update([reservation.queue], until=until, now=now)
         with self._lock:
             del permits.wanted[reservation]
             # Compared with what is held now: tasks may have ended meanwhile, and *number* may be of a later update.
-            granted = min(max((number or 0) - permits.count_held(self._monotonic()), 0), wanted)
+            granted = min(max((number or 0) - permits.count_held(self._context.monotonic()), 0), wanted)
             if granted:
                 permits.granted[reservation] = granted
             if granted < wanted:
-                permits.full_since = self._monotonic()
+                permits.full_since = self._context.monotonic()
         return None if number is None else granted
 
     def _release_unused(self, queues: Sequence[str], *, now: datetime) -> None:
         """Set the permits of *queues* to what is held, until the end of the leases."""
-        until = self._lease_until() + PERMIT_GRACE
-        with self._lock:
-            updates = self._draw(queues, until=until, now=now)
-        for update in updates:
-            self._send(update, now=now)
+        self._update(queues, until=self._context.lease_until() + PERMIT_GRACE, now=now)
 
-    def _draw(self, queues: Sequence[str], *, until: datetime, now: datetime) -> list[_Update]:
-        """Return the next update of each queue. The caller holds the lock."""
-        self._seq += 1
-        at = self._monotonic()
-        return [self._queues[queue].draw(queue, seq=self._seq, until=until, now=now, at=at) for queue in queues]
+    def _update(self, queues: Sequence[str], *, until: datetime, now: datetime) -> list[int | None]:
+        """Set the permits of *queues* to what is held and wanted.
 
-    def _send(self, update: _Update, *, now: datetime) -> int | None:
-        """Apply *update* and return the number of permits that this execution has; ``None`` without an answer."""
-        try:
-            number = semaphores.acquire(
-                self._db,
-                f"retries:{update.queue}",
-                self._owner,
-                seq=update.seq,
-                held=update.held,
-                wanted=update.wanted,
-                limit=update.limit,
-                until=update.until,
-                now=now,
-                zero_until=update.zero_until,
-            )
-        except TidemillError:  # the next call, or the end of the lease, corrects it
-            self._report["errors"] += 1
-            return None
+        Return the number of permits that this execution has in each; ``None`` without an answer.
+        """
         with self._lock:
-            self._queues[update.queue].record_answer(update.seq, number)
+            self._seq += 1
+            seq, at = self._seq, self._context.monotonic()
+            updates = [(queue, self._queues[queue].draw(seq, until=until, now=now, at=at)) for queue in queues]
+        return [self._send(queue, seq, update) for queue, update in updates]
+
+    def _send(self, queue: str, seq: int, update: Callable[..., int]) -> int | None:
+        # After an error the next call, or the end of the lease, corrects the number.
+        acquire = partial(update, self._context.tasks.database, f"retries:{queue}", self._owner)
+        number = self._context.attempt(acquire, default=None)
+        if number is not None:
+            with self._lock:
+                self._queues[queue].record_answer(seq, number)
         return number
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Update:
-    """Number of permits of one queue, as of ``seq``."""
-
-    queue: str
-    seq: int
-    held: int
-    wanted: int
-    limit: int
-    until: datetime
-    zero_until: datetime
 
 
 @dataclass(slots=True)
@@ -225,7 +185,7 @@ class _QueuePermits:
     unanswered: dict[int, datetime] = field(default_factory=dict)
     answered_seq: int = 0
     answered_number: int = 0
-    full_since: float | None = None
+    full_since: float = -math.inf
 
     def count_held(self, at: float) -> int:
         unconfirmed = sum(count for end, count in self.unconfirmed if end > at)
@@ -236,19 +196,20 @@ class _QueuePermits:
         is_unknown = bool(self.unconfirmed) or max(self.unanswered, default=0) > self.answered_seq
         return is_unknown or self.answered_number > self.count_held(at)
 
-    def draw(self, queue: str, *, seq: int, until: datetime, now: datetime, at: float) -> _Update:
-        """Return the next update. It guards against earlier ones for as long as these could have an effect."""
+    def draw(self, seq: int, *, until: datetime, now: datetime, at: float) -> Callable[..., int]:
+        """Return the next update, which guards against earlier ones for as long as these could have an effect."""
         self.unconfirmed = [(end, count) for end, count in self.unconfirmed if end > at]
         self.unanswered = {earlier: end for earlier, end in self.unanswered.items() if end > now}
         guarded_until = max(self.unanswered.values(), default=now)
         self.unanswered[seq] = max(until, guarded_until)
-        return _Update(
-            queue=queue,
+        return partial(
+            semaphores.acquire,
             seq=seq,
             held=self.count_held(at),
             wanted=sum(self.wanted.values()),
             limit=self.limit,
             until=max(until, guarded_until),
+            now=now,
             zero_until=guarded_until,
         )
 
