@@ -1,11 +1,14 @@
 """Child process of one isolated run: receive the run spec, run the function on the main thread, answer, exit.
 
 A second thread receives the cancellation. It kills the child and everything it started once the executor is gone.
+
+Calls that only Linux has do nothing elsewhere, where process groups must suffice.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import signal
@@ -13,12 +16,11 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Final, NoReturn
 
 from tidemill.registry import Registry, TaskType
-from tidemill.runner import linux
 from tidemill.runner.call import Coroutines, run_function
-from tidemill.runner.linux import kill_with_group
 from tidemill.runner.process_protocol import (
     MAX_READ_BYTES,
     MAX_RUN_SPEC_BYTES,
@@ -29,6 +31,12 @@ from tidemill.runner.process_protocol import (
     send_message,
 )
 from tidemill.task_functions import TaskContext
+
+_SET_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
+_SET_SUBREAPER: Final = 36  # PR_SET_CHILD_SUBREAPER
+_MAX_OOM_SCORE: Final = "1000"  # the kernel's highest oom_score_adj
+
+_libc: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 EXIT_CODE_BROKEN: Final = 70
 """Exit code of a child that failed before the function was called, or outside it."""
@@ -45,14 +53,45 @@ def run_and_exit(run_socket: socket.socket, registry: Registry, *, forkserver: i
         os._exit(code)
 
 
+def kill_with_group(leader: int) -> None:
+    """Kill the process *leader* and the group of the same number, which *leader* may have left."""
+    for send_signal in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            send_signal(leader, signal.SIGKILL)
+
+
+def set_parent_death_signal() -> None:
+    """Have the kernel kill this process once its parent ends."""
+    _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def raise_oom_score() -> None:
+    """Have the kernel kill this process and its children first once memory runs out."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_MAX_OOM_SCORE)
+
+
+def become_subreaper() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    _prctl(_SET_SUBREAPER, 1)
+
+
+def list_children() -> set[int]:
+    """Return the process ids of this process's children, including ended ones that are not reaped."""
+    with contextlib.suppress(OSError):
+        pids = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text()
+        return {int(pid) for pid in pids.split()}
+    return set()
+
+
 def _isolate_process(forkserver: int) -> None:
     os.setpgid(0, 0)
-    linux.set_parent_death_signal()
+    set_parent_death_signal()
     if os.getppid() != forkserver:  # it exited before the signal was set
         os._exit(EXIT_CODE_BROKEN)
-    linux.raise_oom_score()
+    raise_oom_score()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # it would hold payloads
-    linux.become_subreaper()
+    become_subreaper()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -119,3 +158,8 @@ def _flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):  # the function may have replaced it by any object
             stream.flush()
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc is not None:
+        _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)

@@ -21,8 +21,8 @@ from typing import Any, Final, NoReturn
 
 from tidemill.errors import RegistrationError
 from tidemill.registry import Registry, load
-from tidemill.runner import child, linux
-from tidemill.runner.linux import kill_with_group
+from tidemill.runner import child
+from tidemill.runner.child import kill_with_group
 from tidemill.runner.process_protocol import RUN, send_message
 
 _EXECUTOR_POLL_INTERVAL_SEC: Final = 1.0
@@ -35,7 +35,7 @@ def main(control_fd: str, executor: str, package: str) -> None:
     """Serve the process *executor* over the socket *control_fd* with the functions of *package*."""
     _open_standard_files()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    linux.become_subreaper()
+    child.become_subreaper()
     with socket.socket(fileno=int(control_fd)) as control:
         control.set_inheritable(False)
         reaper = Reaper(control)
@@ -71,7 +71,7 @@ class _Forkserver:
         self._executor = executor
         self._registry = registry
         self._reaper = reaper
-        self._permanent_children = linux.list_children()  # the reaper, and processes that task modules started
+        self._permanent_children = child.list_children()  # the reaper, and processes that task modules started
         self._watch_sockets: dict[int, socket.socket] = {}  # by the process id of the child
         self._wakeup_read, self._wakeup_write = socket.socketpair()
         self._selector = selectors.PollSelector()
@@ -163,7 +163,7 @@ class _Forkserver:
 
     def _kill_orphans(self) -> None:
         """Kill processes that left the group of a child and have outlived the child."""
-        for pid in linux.list_children() - self._permanent_children - self._watch_sockets.keys():
+        for pid in child.list_children() - self._permanent_children - self._watch_sockets.keys():
             kill_with_group(pid)
 
     def _end_children(self) -> None:

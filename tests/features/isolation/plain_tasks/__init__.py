@@ -1,12 +1,12 @@
 """The hostile functions where the system lends no hand: on Linux, as if it were not.
 
-Whoever imports this loses what `tidemill.runner.linux` does, so only helpers do.
+Whoever imports this loses what only Linux does, so only helpers do.
 """
 
 import ctypes
 import sys
 
-from tidemill.runner import linux
+from tidemill.runner import child
 
 _SUBREAPER = 36
 
@@ -17,5 +17,5 @@ def _nothing() -> None:
 
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(_SUBREAPER, ctypes.c_ulong(0), 0, 0, 0)  # the helper has become one already
-linux.set_parent_death_signal = linux.raise_oom_score = linux.become_subreaper = _nothing
-linux.list_children = set[int]
+child.set_parent_death_signal = child.raise_oom_score = child.become_subreaper = _nothing
+child.list_children = set[int]
