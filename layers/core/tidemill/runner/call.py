@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+import sys
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import is_dataclass
 from functools import partial
 from types import AsyncGeneratorType, BuiltinFunctionType, CoroutineType, FunctionType, GeneratorType, MethodType
-from typing import Any, Final, TypeAlias, TypeGuard, cast
+from typing import Any, Final, TypeGuard, cast
 
 from bson.raw_bson import RawBSONDocument
 from pydantic import BaseModel
@@ -20,7 +24,6 @@ from tidemill.documents import decode
 from tidemill.model import Failure
 from tidemill.policy.failures import COMMON, Rules, classify, find_snooze_request, truncate_text, type_name
 from tidemill.requests.validation import UnfitError, UnfitTypeError, encode_payload
-from tidemill.runner.event_loop import EventLoop
 from tidemill.runner.results import Raised, Returned, SnoozeRequested
 
 MAX_RESULT_BYTES: Final = 64 * 1024
@@ -29,8 +32,11 @@ NOT_RUN: Final = "not_run"
 
 _MAX_TYPE_NAME_CHARS: Final = 100
 
-Uninterruptible: TypeAlias = Callable[[], AbstractContextManager[object]]
-"""Enters a section in which no other thread raises an exception into this one."""
+CLEANUP_TIMEOUT_SEC: Final = 0.5
+"""Time limit of each step of `EventLoop.clear`: cancelled tasks, closing generators, and tasks that both started."""
+
+_MAX_CLOSE_ATTEMPTS: Final = 3
+"""Attempts to close a coroutine, which may refuse or start another."""
 
 
 def run_function(call: Callable[[], Any], rules: Rules = COMMON) -> Returned | Raised | SnoozeRequested:
@@ -159,7 +165,7 @@ class Coroutines:
             exception arrives on entering or leaving the section.
     """
 
-    def __init__(self, uninterruptible: Uninterruptible = contextlib.nullcontext) -> None:
+    def __init__(self, uninterruptible: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext) -> None:
         self._uninterruptible = uninterruptible
         self._loop: EventLoop | None = None
 
@@ -211,6 +217,128 @@ class Coroutines:
                 self._loop = None
 
 
+class EventLoop:
+    """A loop of asyncio, with the threads of its ``asyncio.to_thread``. Only `cancel` and `wake` are for other threads.
+
+    Not an `asyncio.Runner`, which waits without a limit for tasks that ignore their cancellation. Nothing is logged
+    about tasks left running, nor about their errors.
+    """
+
+    def __init__(self) -> None:
+        self._threads = _Threads()
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(self._threads)
+        self._task: asyncio.Task[Any] | None = None
+        self._generators = weakref.WeakSet[AsyncGenerator[Any, Any]]()
+        self._closing_tasks: set[asyncio.Task[None]] = set()
+        self._had_generators = False
+
+    def begin(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> asyncio.Task[Any]:
+        """Return *coroutine* as the next task to run, in *context*."""
+        self._loop.set_exception_handler(_ignore_error)
+        self._loop.call_soon(self._watch_generators)
+        self._task = self._loop.create_task(coroutine, context=context)
+        return self._task
+
+    def run(self, task: asyncio.Task[Any]) -> Any:  # noqa: ANN401 - the function decides
+        """Run *task* and return its result. Raises its error, or the exit that another task raised meanwhile."""
+        try:
+            return self._loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt):
+            with contextlib.suppress(BaseException):
+                self._loop.run_until_complete(asyncio.sleep(0))  # takes a stop that is still scheduled
+            if task.done():
+                return task.result()
+            raise
+
+    def is_closed(self) -> bool:
+        """Return whether the loop is closed; a function may close it."""
+        return self._loop.is_closed()
+
+    def cancel(self) -> bool:
+        """Cancel the running task, from any thread, and return true; return false if there is none."""
+        task = self._task
+        return task is not None and not task.done() and self._call_soon(task.cancel)
+
+    def wake(self) -> None:
+        """Wake the loop, from any thread. While it waits it notices no exception raised into its thread."""
+        self._call_soon(int)
+
+    def _call_soon(self, callback: Callable[[], object]) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:  # it is closed
+            return False
+        return True
+
+    def clear(self) -> bool:
+        """End tasks left running; return true if nothing is left that could disturb the next coroutine.
+
+        Tasks are cancelled and asynchronous generators closed; each wait is bounded by ``CLEANUP_TIMEOUT_SEC``. Tasks
+        that take longer are closed as they are. Calls on threads cannot be ended.
+        """
+        self._task = None
+        tasks = asyncio.all_tasks(self._loop) - self._closing_tasks
+        if tasks or self._had_generators:
+            with contextlib.suppress(BaseException):  # the tasks may raise anything, exits included
+                self._loop.run_until_complete(self._cancel_tasks(tasks))
+            _close_coroutines(self._loop)
+            self._had_generators = False
+        return not (asyncio.all_tasks(self._loop) or self._threads.calls)
+
+    def close(self) -> None:
+        """Release the system resources of the loop; calls on threads go on."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with contextlib.suppress(RuntimeError):  # an interrupted loop may still count as running
+            self._loop.close()
+
+    def join(self) -> None:
+        """Wait for calls on threads."""
+        concurrent.futures.wait(tuple(self._threads.calls))
+
+    async def _cancel_tasks(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await _wait_for_other_tasks()
+        if self._generators:
+            for generator in tuple(self._generators):
+                self._close_generator(generator)
+            await _wait_for_other_tasks()
+        for task in _list_other_tasks():
+            task.cancel()
+        await _wait_for_other_tasks()
+
+    def _watch_generators(self) -> None:
+        def add_generator(generator: AsyncGenerator[Any, Any]) -> None:
+            self._had_generators = True
+            self._generators.add(generator)
+
+        def close_generator(generator: AsyncGenerator[Any, Any]) -> None:
+            with contextlib.suppress(RuntimeError):  # finalized by another thread after the loop was closed
+                self._loop.call_soon_threadsafe(self._close_generator, generator)
+
+        sys.set_asyncgen_hooks(add_generator, close_generator)  # until the loop stops
+
+    def _close_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        task = self._loop.create_task(generator.aclose())
+        self._closing_tasks.add(task)
+        task.add_done_callback(self._closing_tasks.discard)
+
+
+class _Threads(concurrent.futures.ThreadPoolExecutor):
+    """Thread pool that keeps the calls which have not ended."""
+
+    def __init__(self) -> None:
+        super().__init__(thread_name_prefix="tidemill-to-thread")
+        self.calls: set[concurrent.futures.Future[Any]] = set()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:  # noqa: ANN401
+        call = super().submit(fn, *args, **kwargs)
+        self.calls.add(call)
+        call.add_done_callback(self.calls.discard)
+        return call
+
+
 def _is_awaitable(value: object) -> TypeGuard[Awaitable[Any]]:
     # Bypasses attribute lookup on the object and its class: both may run code of the function.
     bases = type.__dict__["__mro__"].__get__(type(value))
@@ -222,3 +350,24 @@ def _wrap_coroutine(value: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
         return await value
 
     return value if isinstance(value, CoroutineType) else await_value()
+
+
+def _list_other_tasks() -> set[asyncio.Task[Any]]:
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+
+
+async def _wait_for_other_tasks() -> None:
+    tasks = _list_other_tasks()
+    if tasks:
+        await asyncio.wait(tasks, timeout=CLEANUP_TIMEOUT_SEC)
+
+
+def _close_coroutines(loop: asyncio.AbstractEventLoop) -> None:
+    for _ in range(_MAX_CLOSE_ATTEMPTS):
+        for task in asyncio.all_tasks(loop):
+            with contextlib.suppress(BaseException):  # it may raise anything, exits included
+                task.get_coro().close()
+
+
+def _ignore_error(_loop: asyncio.AbstractEventLoop, _context: dict[str, Any]) -> None:
+    """Log nothing."""

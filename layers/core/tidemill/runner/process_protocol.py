@@ -9,7 +9,7 @@ import math
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
@@ -133,16 +133,7 @@ def poll_intervals(span: timedelta) -> range:
 
 def encode_run_spec(spec: RunSpec) -> dict[str, Any]:
     """Return *spec* as a message."""
-    return {
-        "name": spec.name,
-        "payload": spec.payload,
-        "task_id": spec.task_id,
-        "attempt": spec.attempt,
-        "is_last_attempt": spec.is_last_attempt,
-        "timeout": _encode_span(spec.timeout),
-        "correlation_id": spec.correlation_id,
-        "traceparent": spec.traceparent,
-    }
+    return {**_read_fields(spec), "timeout": _encode_span(spec.timeout)}
 
 
 def decode_run_spec(message: Mapping[str, Any]) -> RunSpec:
@@ -189,18 +180,17 @@ def _encode_snooze(until: datetime | timedelta) -> dict[str, Any]:
 
 
 def _encode_failure(failure: Failure) -> dict[str, Any]:
-    return {
-        "message": failure.message,
-        "code": failure.code,
-        "retryable": failure.retryable,
-        "retry_after": None if failure.retry_after is None else _encode_span(failure.retry_after),
-        "by_function": failure.by_function,
-    }
+    after = failure.retry_after
+    return {**_read_fields(failure), "retry_after": None if after is None else _encode_span(after)}
 
 
 def _decode_failure(document: Mapping[str, Any]) -> Failure:
     after = document["retry_after"]
     return Failure(**{**document, "retry_after": None if after is None else _decode_span(after)})
+
+
+def _read_fields(value: RunSpec | Failure) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _encode_span(span: timedelta) -> dict[str, int]:
