@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 
-from tasks._signature import signature
+from tasks.deliver_webhook import signature
 
 LATENCY_SEC = 0.05
 FAILURES_OF_FLAKY = 2

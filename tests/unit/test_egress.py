@@ -8,8 +8,7 @@ from threading import Event
 
 import pytest
 
-from tasks._egress import Egress, Route, is_public
-from tasks._url import parse_url
+from tasks._egress import Egress, Route, is_public, parse_url
 from tidemill import Fail, SettingsError
 
 PUBLIC = "93.184.216.34"

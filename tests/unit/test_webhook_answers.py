@@ -11,8 +11,7 @@ from threading import Event, Thread
 import pytest
 
 from tasks._egress import Egress
-from tasks._exchange import Deadline, _DeadlineSocket
-from tasks._verdict import retry_after
+from tasks._exchange import Deadline, _DeadlineSocket, retry_after
 from tasks.deliver_webhook import Sender, Webhook, deliver
 from tests.unit.webhook_receiver import (
     CTX,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks._url import Target, parse_url
+from tasks._egress import Target, parse_url
 from tidemill import Fail
 
 

@@ -1,7 +1,13 @@
-"""Task that notifies another system of an event by an HTTP POST."""
+"""Task that notifies another system of an event by an HTTP POST.
+
+A delivery is signed by the Standard Webhooks specification (https://www.standardwebhooks.com).
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
 import os
 import re
@@ -14,17 +20,16 @@ from urllib.parse import urljoin
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
-from tasks._egress import Egress
-from tasks._exchange import Deadline, Reply, Tls, default_tls, post
-from tasks._signature import signature, signing_key
-from tasks._url import Target, parse_url
-from tasks._verdict import check_reply, retry_without_reply
-from tidemill import Fail, TaskContext, task
+from tasks._egress import Egress, Target, parse_url
+from tasks._exchange import Deadline, Reply, Tls, check_reply, default_tls, post, retry_without_reply
+from tidemill import Fail, SettingsError, TaskContext, task
 
 MAX_REDIRECTS = 3
 MARGIN_SEC = 1.0  # of the task's timeout, reserved for raising or returning the outcome
 MARGIN_SHARE = 0.2  # the most of the timeout to reserve, so that a short timeout leaves time to deliver
 
+_KEY_VARIABLE = "WEBHOOK_SECRET"
+_BASE64_PREFIX = "whsec_"
 _METHOD_KEEPING_REDIRECTS = frozenset({307, 308})
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\t -~]{0,4096}")
@@ -124,6 +129,34 @@ def deliver(payload: Webhook, ctx: TaskContext, *, sender: Sender) -> dict[str, 
     return {"status": reply.status, "duration_ms": round((time.monotonic() - started) * 1000)}
 
 
+def signing_key(environ: Mapping[str, str]) -> bytes | None:
+    """Return the key in WEBHOOK_SECRET: ``whsec_`` and base64, or any other text as it is; ``None`` if unset.
+
+    Raises:
+        SettingsError: The key cannot be read, or has white space around it.
+    """
+    secret = environ.get(_KEY_VARIABLE, "")
+    if not secret:
+        return None
+    try:
+        key = _decode_secret(secret)
+    except ValueError:
+        raise SettingsError(f"{_KEY_VARIABLE} cannot be read: its base64 is not valid") from None
+    if not key or secret != secret.strip():
+        raise SettingsError(f"{_KEY_VARIABLE} is empty or has white space around it")
+    return key
+
+
+def signature(key: bytes, *, message_id: str, timestamp: int, body: bytes) -> str:
+    """Return ``v1,`` and the base64 of HMAC-SHA256 over ``<id>.<timestamp>.<body>``.
+
+    It covers the id, so that a captured delivery cannot be replayed under a new id, and the timestamp, so that it
+    cannot be replayed late.
+    """
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
+
+
 def _send(payload: Webhook, ctx: TaskContext, *, sender: Sender, deadline: Deadline) -> tuple[str, Reply]:
     """Post, follow redirects, and return the last host and its reply."""
     body = json.dumps(payload.body, separators=(",", ":")).encode()
@@ -167,3 +200,9 @@ def _make_own_headers(ctx: TaskContext, body: bytes, *, key: bytes | None) -> di
     if key is not None:
         headers["Webhook-Signature"] = signature(key, message_id=message_id, timestamp=timestamp, body=body)
     return headers
+
+
+def _decode_secret(secret: str) -> bytes:
+    if secret.startswith(_BASE64_PREFIX):
+        return base64.b64decode(secret.removeprefix(_BASE64_PREFIX), validate=True)
+    return secret.encode()

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import Final
 
-from tasks._egress import Egress, is_public
-from tasks._url import parse_url
+from tasks._egress import Egress, is_public, parse_url
 from tidemill import Fail
 from tools.chaos.found import Found
 

@@ -133,7 +133,7 @@ def poll_intervals(span: timedelta) -> range:
 
 def encode_run_spec(spec: RunSpec) -> dict[str, Any]:
     """Return *spec* as a message."""
-    return {**_read_fields(spec), "timeout": _encode_span(spec.timeout)}
+    return _encode_fields(spec)
 
 
 def decode_run_spec(message: Mapping[str, Any]) -> RunSpec:
@@ -147,7 +147,7 @@ def encode_answer(result: Returned | Raised | SnoozeRequested) -> dict[str, Any]
         case Returned(result=value):
             return {"returned": value}
         case Raised(failure=failure):
-            return {"raised": _encode_failure(failure)}
+            return {"raised": _encode_fields(failure)}
         case SnoozeRequested(until=until):
             return _encode_snooze(until)
 
@@ -179,18 +179,14 @@ def _encode_snooze(until: datetime | timedelta) -> dict[str, Any]:
     return {"snoozing_until": until.isoformat()}  # a BSON date would lose the microseconds
 
 
-def _encode_failure(failure: Failure) -> dict[str, Any]:
-    after = failure.retry_after
-    return {**_read_fields(failure), "retry_after": None if after is None else _encode_span(after)}
-
-
 def _decode_failure(document: Mapping[str, Any]) -> Failure:
     after = document["retry_after"]
     return Failure(**{**document, "retry_after": None if after is None else _decode_span(after)})
 
 
-def _read_fields(value: RunSpec | Failure) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+def _encode_fields(value: RunSpec | Failure) -> dict[str, Any]:
+    entries = {field.name: getattr(value, field.name) for field in fields(value)}
+    return {name: _encode_span(entry) if isinstance(entry, timedelta) else entry for name, entry in entries.items()}
 
 
 def _encode_span(span: timedelta) -> dict[str, int]:

@@ -80,12 +80,6 @@ Work: TypeAlias = Callable[[Coroutines], RunResult]
 """Runs a function and returns its result. Raises nothing but an interruption."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Assignment:
-    running: RunningTask
-    work: Work
-
-
 class WorkerThread:
     """A daemon thread that runs one function at a time. The methods are for the one thread that owns it.
 
@@ -97,7 +91,7 @@ class WorkerThread:
     """
 
     def __init__(self, outbox: queue.SimpleQueue[FinishedRun], monotonic: Callable[[], float]) -> None:
-        self._inbox: queue.SimpleQueue[_Assignment | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[RunningTask, Work] | None] = queue.SimpleQueue()
         self._outbox = outbox
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -112,7 +106,7 @@ class WorkerThread:
     def run(self, running: RunningTask, work: Work) -> None:
         """Run *work* and put its result into the outbox. One at a time."""
         self._has_work = True
-        self._inbox.put(_Assignment(running=running, work=work))
+        self._inbox.put((running, work))
 
     def stop(self) -> None:
         """Let the thread exit once its function has ended."""
@@ -151,14 +145,17 @@ class WorkerThread:
     def _run_next(self) -> bool:
         """Run the next function; return false if the thread is to exit."""
         assignment = self._inbox.get()
-        if assignment is None or not self._begin_run(interruptible=not assignment.running.is_isolated):
+        if assignment is None:
+            return False
+        running, work = assignment
+        if not self._begin_run(interruptible=not running.is_isolated):
             return False
         with _exit_if_forked():
-            result = assignment.work(self._coroutines)
-        duration = timedelta(seconds=self._monotonic() - assignment.running.started)
+            result = work(self._coroutines)
+        duration = timedelta(seconds=self._monotonic() - running.started)
         if not self._end_run():
             return False
-        self._outbox.put(FinishedRun(running=assignment.running, duration=duration, result=result))
+        self._outbox.put(FinishedRun(running=running, duration=duration, result=result))
         return True
 
     def _begin_run(self, *, interruptible: bool) -> bool:
