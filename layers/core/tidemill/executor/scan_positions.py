@@ -1,4 +1,4 @@
-"""What the claims of an execution remember: the position of the scan in each lane, and the queues with tasks."""
+"""Memory of the claims of an execution: the position of the scan in each lane, and the queues with tasks."""
 
 from __future__ import annotations
 

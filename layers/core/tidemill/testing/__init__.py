@@ -10,12 +10,11 @@ The kit depends on no test runner: a failed check raises ``AssertionError``. It 
 """
 
 from tidemill.testing.clock import ManualClock
-from tidemill.testing.drain import Drained, drain
+from tidemill.testing.drain import Drained, double_tick, drain
 from tidemill.testing.enqueued import all_enqueued, assert_enqueued, refute_enqueued
-from tidemill.testing.faults import Faults, dies_after, dies_before
+from tidemill.testing.faults import Faults, dies_after, dies_before, reclaim_now
 from tidemill.testing.mongod import Mongod, MongodNotFoundError, MongodStartError, NotLoopbackError
 from tidemill.testing.perform import FailedRun, FakeContext, perform, task_context
-from tidemill.testing.reclaim import double_tick, reclaim_now
 
 __all__ = [
     "Drained",

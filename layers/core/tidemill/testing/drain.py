@@ -1,9 +1,13 @@
-"""Run due tasks in the test's process, with the executor and the store of production."""
+"""Run due tasks in the test's process, by one executor or two at once, with the executor and store of production."""
 
 from __future__ import annotations
 
+import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from threading import Event
@@ -13,7 +17,7 @@ from pymongo.database import Database
 
 from tidemill.clock import Clock
 from tidemill.control.queues import OptionsReader
-from tidemill.documents import decode
+from tidemill.documents import decode, id_key
 from tidemill.executor.context import ExecutionOptions, Runtime
 from tidemill.executor.execution import work
 from tidemill.executor.lifetime import Worker
@@ -33,6 +37,8 @@ SETTINGS: Final = Settings(linger=timedelta(0), max_task_timeout=timedelta(secon
 
 MAX_CLOCK_SKEW: Final = timedelta(seconds=1)
 """Largest difference of the clocks of two queues of one database."""
+
+BARRIER_TIMEOUT_SEC: Final = 5.0
 
 
 def drain(
@@ -100,6 +106,51 @@ def drain(
         while not watched.enough.is_set() and (following := upcoming.after(at)) is not None:
             at = following
             report.update(executor.run(at))
+    return Drained.of(report, watched, now=at)
+
+
+def double_tick(
+    queue: Where,
+    *,
+    now: datetime | None = None,
+    queues: Sequence[str] = (),
+    registry: Registry = REGISTRY,
+    concurrency: int = 1,
+    timeout: timedelta | None = None,
+) -> Drained:
+    """Run due tasks with two executors at once, as when a schedule fires twice, and return the counts of both.
+
+    ::
+
+        queue.enqueue_many({"name": "charge", "payload": {"card": n}} for n in range(20))
+        assert double_tick(queue).done == 20
+        assert sorted(bank.charges) == list(range(20))
+
+    Both start to claim at the same instant. Tasks that functions enqueue meanwhile are not waited for. Both may call a
+    function at the same time, for different tasks. Arguments and behaviour are otherwise those of `drain`.
+
+    Raises:
+        AssertionError: An attempt was run twice.
+        TidemillError: MongoDB failed.
+    """
+    at = get_clock(queue).now() if now is None else to_stored_time(now)
+    report = Report()
+    with watch(registry) as watched, ThreadPoolExecutor(2) as threads:
+        executor = Executor(
+            db=get_database(queue),
+            registry=watched,
+            queues=queues,
+            concurrency=concurrency,
+            timeout=timeout,
+            stop=watched.enough,
+        )
+        barrier = threading.Barrier(2, timeout=BARRIER_TIMEOUT_SEC)
+        for executor_report in threads.map(lambda _: _run_beside(executor, at, barrier), range(2)):
+            report.update(executor_report)
+    runs = Counter((id_key(task_id), attempt) for task_id, attempt in watched.began)
+    repeated = sum(count > 1 for count in runs.values())
+    if repeated:
+        raise AssertionError(f"{repeated} attempts were run twice")
     return Drained.of(report, watched, now=at)
 
 
@@ -241,16 +292,11 @@ class UpcomingTimes:
     def after(self, at: datetime) -> datetime | None:
         """Return the next time to run at after *at*, or ``None`` if there is none."""
         if self.until is not None:
-            return self._find_first(after=at, until=self.until)
+            return self._find_due_at({"$gt": at, "$lte": self.until}, order=1)
         if self.clock is not None:
-            return self._find_last_undelayed(after=at, until=self.clock.now() + MAX_CLOCK_SKEW)
+            until = self.clock.now() + MAX_CLOCK_SKEW
+            return self._find_due_at({"$gt": at, "$lte": until}, order=-1, next_retry_at=None)
         return None
-
-    def _find_first(self, *, after: datetime, until: datetime) -> datetime | None:
-        return self._find_due_at({"$gt": after, "$lte": until}, order=1)
-
-    def _find_last_undelayed(self, *, after: datetime, until: datetime) -> datetime | None:
-        return self._find_due_at({"$gt": after, "$lte": until}, order=-1, next_retry_at=None)
 
     def _find_due_at(self, due_at: Mapping[str, datetime], *, order: int, **fields: Any) -> datetime | None:  # noqa: ANN401
         criteria: dict[str, Any] = {"status": "pending", "due_at": due_at} | fields
@@ -259,3 +305,25 @@ class UpcomingTimes:
         with translate_errors():
             task = self.tasks.find_one(criteria, {"due_at": 1}, sort=[("due_at", order)])
         return None if task is None else decode(task)["due_at"]
+
+
+def _run_beside(executor: Executor, at: datetime, barrier: threading.Barrier) -> Report:
+    try:
+        return executor.run(at, options=_wait_first(barrier, OptionsReader(executor.db).options))
+    finally:
+        barrier.abort()  # so that the second executor does not wait for an ended one
+
+
+def _wait_first(barrier: threading.Barrier, options: Callable[[str], QueueOptions]) -> Callable[[str], QueueOptions]:
+    """Return *options* whose first call waits for the second executor. That call comes just before the first claim."""
+    has_waited = threading.Event()
+
+    def read_options(queue: str) -> QueueOptions:
+        queue_options = options(queue)
+        if not has_waited.is_set():
+            has_waited.set()
+            with suppress(threading.BrokenBarrierError):
+                barrier.wait()
+        return queue_options
+
+    return read_options

@@ -1,10 +1,13 @@
-"""Executors that die at a chosen command to MongoDB, and leave behind the same state as a killed process."""
+"""Executors that die at a chosen command to MongoDB, as a killed process does, and the reclaim of what they leave."""
 
 from __future__ import annotations
 
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from pymongo.database import Database
@@ -12,7 +15,15 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 
 from tidemill.client import Queue
 from tidemill.clock import Clock, ServerClock
-from tidemill.store.connection import Tasks, open_tasks, with_prefix
+from tidemill.control.queues import OptionsReader
+from tidemill.model import RetryPolicy, Task
+from tidemill.policy.retry import DEFAULT, resolve_policy
+from tidemill.reclaim import NAMES, ReclaimContext, reclaim
+from tidemill.registry import REGISTRY, Registry
+from tidemill.store.connection import Tasks, open_tasks, translate_errors, with_prefix
+from tidemill.testing.clock import ManualClock, ShortestJitter
+
+RECLAIM_TIMEOUT_SEC = 60.0
 
 Where: TypeAlias = Queue | Database[Any]
 """A queue of an application, or the database it is in."""
@@ -128,6 +139,35 @@ def dies_after(queue: Where, point: Point) -> Iterator[None]:
         yield
 
 
+def reclaim_now(queue: Where, *, now: datetime | None = None, registry: Registry = REGISTRY) -> dict[str, int]:
+    """Reclaim every leased task, as if all executors had died; return the counts of reclaim.
+
+    The tasks are treated as by ``reclaim`` after the platform reported a death. The first loss of a task is refunded;
+    a later loss counts as a failed attempt. The wait after it is the shortest that jitter allows; after a first loss
+    there is none.
+
+    Args:
+        queue: The queue, or the database it is in. For tests only: leases that have not expired are ignored.
+        now: The time of the reclaim. Without it, the time of the queue.
+        registry: Registry of the functions, whose retry policies apply.
+
+    Raises:
+        TidemillError: MongoDB failed.
+    """
+    tasks = open_tasks(get_database(queue))
+    reclaim_context = ReclaimContext(
+        tasks=tasks,
+        clock=ManualClock(get_clock(queue).now() if now is None else now),
+        policy=lambda task: _resolve_policy(task, registry),
+        options=OptionsReader(tasks.database).options,
+        rng=ShortestJitter(),
+    )
+    report = Counter[str]()
+    for owner in (*_list_owners(tasks), None):
+        report.update(reclaim(reclaim_context, until=time.monotonic() + RECLAIM_TIMEOUT_SEC, dead_owner=owner))
+    return {name: report[name] for name in NAMES}
+
+
 def _find_faults(queue: Where) -> Faults:
     for listener in get_database(queue).client.options.event_listeners:
         if isinstance(listener, Faults):
@@ -174,3 +214,14 @@ class _Death:
         if command.get("update") != self._tasks.name:
             return []
         return [statement["u"]["$set"] for statement in command["updates"] if "$set" in statement["u"]]
+
+
+def _resolve_policy(task: Task, registry: Registry) -> RetryPolicy:
+    task_type = registry.get(task.name)
+    return resolve_policy(task, registered=None if task_type is None else task_type.retry, deployment=DEFAULT)
+
+
+def _list_owners(tasks: Tasks) -> list[str]:
+    with translate_errors():
+        owners = tasks.distinct("lease.owner", {"status": "processing"})
+    return [owner for owner in owners if isinstance(owner, str)]

@@ -27,7 +27,7 @@ TEST_URI = "TIDEMILL_TEST_MONGODB_URI"
 REPLICA_SET = "rs0"
 PRIMARY_TIMEOUT_SEC = 30
 SELECTION_TIMEOUT_SEC = 5
-MIN_FREE_MEMORY_BYTES = 2 * 1024**3  # bytes
+MIN_FREE_MEMORY_BYTES = 2 * 1024**3
 
 # Small and fast, with the fail points and the frequent TTL monitor that tests need.
 FLAGS = (

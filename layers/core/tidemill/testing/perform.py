@@ -269,7 +269,7 @@ class WatchedRegistry(Registry):
         self.enough = Event()
         self._registry = registry
         self._max_runs = max_runs
-        self._running: set[_Run] = set()
+        self._running: set[partial[FailedRun]] = set()
 
     def get(self, name: str) -> TaskType | None:
         """Return the type registered as *name*, with a function that records its runs."""
@@ -293,7 +293,13 @@ class WatchedRegistry(Registry):
             time.sleep(_POLL_SEC)
 
     def _call(self, task_type: TaskType, payload: dict[str, Any], ctx: TaskContext) -> Any:  # noqa: ANN401
-        run = _Run(name=task_type.name, payload=copy.deepcopy(payload), ctx=ctx)
+        run = partial(
+            FailedRun,
+            name=task_type.name,
+            payload=copy.deepcopy(payload),
+            task_id=ctx.task_id,
+            attempt=ctx.attempt,
+        )
         self.began.append((ctx.task_id, ctx.attempt))
         if len(self.began) >= self._max_runs:
             self.enough.set()
@@ -308,7 +314,7 @@ class WatchedRegistry(Registry):
         self._end_run(run)
         return result
 
-    async def _await_result(self, run: _Run, result: Any) -> Any:  # noqa: ANN401
+    async def _await_result(self, run: partial[FailedRun], result: Any) -> Any:  # noqa: ANN401
         try:
             while inspect.isawaitable(result):
                 result = await result
@@ -318,20 +324,10 @@ class WatchedRegistry(Registry):
         self._end_run(run)
         return result
 
-    def _end_run(self, run: _Run, error: BaseException | None = None) -> None:
+    def _end_run(self, run: partial[FailedRun], error: BaseException | None = None) -> None:
         self._running.discard(run)
         if error is not None and find_snooze_request(error) is None:
-            ctx = run.ctx
-            self.failures.append(
-                FailedRun(name=run.name, payload=run.payload, task_id=ctx.task_id, attempt=ctx.attempt, error=error)
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Run:
-    name: str
-    payload: dict[str, Any]
-    ctx: TaskContext
+            self.failures.append(run(error=error))
 
 
 def _trim_traceback(traceback: TracebackType | None) -> TracebackType | None:
