@@ -32,7 +32,6 @@ TRIED: Final = ClaimResult(answered=True, tried=True, contended=True)
 IDLE: Final = Situation(
     claimed=EMPTY,
     backoff=ClaimBackoff(),
-    is_busy=False,
     may_claim=True,
     has_returned=False,
     persists=False,
@@ -43,8 +42,6 @@ IDLE: Final = Situation(
     ("facts", "expected"),
     [
         ({}, Stop()),
-        ({"is_busy": True}, Continue()),
-        ({"is_busy": True, "may_claim": False}, Continue()),
         ({"may_claim": False, "has_returned": True}, Stop()),
         ({"may_claim": False, "claimed": UNSURE}, Stop()),
         ({"has_returned": True}, Continue()),
@@ -67,7 +64,7 @@ IDLE: Final = Situation(
         ({"claimed": THOROUGH, "backoff": ClaimBackoff(failed=MAX_CLAIMS_IN_VAIN + 1)}, Stop()),
     ],
 )
-def test_the_next_step_follows_from_the_facts(facts: dict[str, Any], expected: NextStep) -> None:
+def test_the_next_step_of_an_idle_execution_follows_from_the_facts(facts: dict[str, Any], expected: NextStep) -> None:
     assert decide_next_step(replace(IDLE, **facts), TIMING) == expected
 
 

@@ -16,6 +16,7 @@ from tidemill.executor.outcomes import Settler, fail_malformed
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.model import Cancelled, Malformed, Snoozed, Task, TaskId
 from tidemill.policy.admission import Release, Start, admit
+from tidemill.registry import TaskType
 from tidemill.runner.thread_pool import ThreadPool
 from tidemill.runner.worker_thread import RunningTask
 from tidemill.store import settle
@@ -189,11 +190,12 @@ class Dispatcher:
         """
         if claim_key(task) not in self._leased or id_key(task.id) in running:
             return False
-        if self._lacks_process(task):
+        runtime = self._context.runtime
+        task_type = runtime.registry.get(task.name)
+        if task_type is not None and self._lacks_process(task, task_type):
             self._postpone(task)
             return True
-        runtime = self._context.runtime
-        limits, task_type = runtime.limits(task), runtime.registry.get(task.name)
+        limits = runtime.limits(task)
         admission = admit(task, limits, now=now, remaining=self._context.lifetime.remaining_for_tasks())
         match admission:
             case Start(timeout=timeout) if task_type is not None:
@@ -251,10 +253,8 @@ class Dispatcher:
         self._unreleased.clear()
         return released
 
-    def _lacks_process(self, task: Task) -> bool:
-        task_type = self._context.runtime.registry.get(task.name)
-        is_isolated = task_type is not None and self._pool.needs_isolation(task, task_type)
-        return is_isolated and self._context.monotonic() < self._isolates_again_at
+    def _lacks_process(self, task: Task, task_type: TaskType) -> bool:
+        return self._pool.needs_isolation(task, task_type) and self._context.monotonic() < self._isolates_again_at
 
     def _postpone(self, task: Task) -> None:
         timing = self._context.timing

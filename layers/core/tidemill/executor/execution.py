@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 
-from tidemill.errors import TidemillError
 from tidemill.executor.claimer import Claimer, ClaimResult
 from tidemill.executor.context import ExecutionContext, ExecutionOptions, Runtime
 from tidemill.executor.dispatcher import Dispatcher
@@ -150,7 +149,9 @@ class Execution:
             self._prefetch.record_claim(began=began, took=self._context.monotonic() - began)
             self._next_claim_at = 0.0
         else:
-            self._raise_if_useless(self._claimed.error)
+            error = self._claimed.error
+            if error is not None and not self._report["claimed"] and not self._context.lifetime.persists:
+                raise error
             self._next_claim_at = self._context.monotonic() + self._compute_claim_pause()
 
     def _dispatch(self) -> None:
@@ -178,10 +179,6 @@ class Execution:
         if self._claimed.retries_first:  # a retry that becomes due cannot overtake prefetched tasks
             return self._prefetch.size_within_slots(slots=slots, at=at)
         return self._prefetch.size(slots=slots, most=self._batch_size, at=at)
-
-    def _raise_if_useless(self, error: TidemillError | None) -> None:
-        if error is not None and not self._report["claimed"] and not self._context.lifetime.persists:
-            raise error
 
     # Collect and settle
 

@@ -56,12 +56,12 @@ class ClaimBackoff:
 
     def after(self, result: ClaimResult) -> ClaimBackoff:
         """Return the state after a claim with *result*."""
-        contended = self.contended + 1 if result.contended else 0
-        if result.failed and not result.tasks:
-            return ClaimBackoff(failed=self.failed + 1, contended=contended)
-        if result.tasks or result.tried or result.exhausted or not self.failed:
-            return ClaimBackoff(contended=contended)
-        return ClaimBackoff(failed=self.failed + 1, contended=contended)  # nothing was tried: the pause still grows
+        # After a failure the pause still grows while nothing is tried.
+        is_failed = result.failed or (self.failed > 0 and not (result.tried or result.exhausted))
+        return ClaimBackoff(
+            failed=self.failed + 1 if is_failed and not result.tasks else 0,
+            contended=self.contended + 1 if result.contended else 0,
+        )
 
     @property
     def in_vain(self) -> int:
@@ -106,12 +106,11 @@ def compute_linger_end(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """The facts that decide the next step.
+    """The facts that decide the next step of an execution without a task in hand.
 
     Attributes:
         claimed: The last claim.
         backoff: The claims in vain so far, the last claim included.
-        is_busy: Tasks are running or waiting for a slot.
         may_claim: A task that is claimed now can still finish.
         has_returned: A task became pending again after the last claim: retried, snoozed or released.
         persists: The executor continues without tasks and without MongoDB.
@@ -121,7 +120,6 @@ class Situation:
 
     claimed: ClaimResult
     backoff: ClaimBackoff
-    is_busy: bool
     may_claim: bool
     has_returned: bool
     persists: bool
@@ -136,23 +134,22 @@ class Situation:
     @property
     def may_linger(self) -> bool:
         """True if the execution is idle and no error keeps it from waiting for more tasks."""
-        is_idle = self.may_claim and not (self.is_busy or self.expects_tasks or self.persists)
-        return is_idle and not self.backoff.failed
+        return self.may_claim and not (self.expects_tasks or self.persists or self.backoff.failed)
 
 
 def decide_next_step(situation: Situation, timing: Timing) -> NextStep:
-    """Return the next step of an execution.
+    """Return the next step of an execution without a task in hand.
 
-    A busy execution continues. An idle one stops if it may not claim any more. It continues if the last claim found
-    tasks, or if a task became pending since. Otherwise a worker waits, and an invocation lingers for a while. After
-    that it stops if the last claim was exhausted; else it makes one thorough claim. It repeats that, with growing
-    pauses, while claims fail or other executors are faster, up to `MAX_CLAIMS_IN_VAIN` times.
+    It stops if it may not claim any more. It continues if the last claim found tasks, or if a task became pending
+    since. Otherwise a worker waits, and an invocation lingers for a while. After that it stops if the last claim was
+    exhausted; else it makes one thorough claim. It repeats that, with growing pauses, while claims fail or other
+    executors are faster, up to `MAX_CLAIMS_IN_VAIN` times.
     """
     claimed, backoff, draw = situation.claimed, situation.backoff, situation.draw
-    if situation.is_busy or (situation.may_claim and situation.expects_tasks):
-        return Continue()
     if not situation.may_claim:
         return Stop()
+    if situation.expects_tasks:
+        return Continue()
     if situation.persists:
         return Wait(seconds=timing.linger_poll_sec if claimed.error is None else timing.longest_claim_pause_sec)
     if situation.may_linger and situation.linger_sec > 0:
@@ -183,13 +180,15 @@ class Idle:
         self._knows_next_due = False
 
     def next_step(self, claimed: ClaimResult, backoff: ClaimBackoff, *, is_busy: bool, has_returned: bool) -> NextStep:
-        """Return the next step after the last claim. It may read the time of the next delayed task."""
-        if is_busy:  # most steps: the facts are not gathered for them
+        """Return the next step after the last claim: a busy execution continues.
+
+        An idle one may read the time of the next delayed task.
+        """
+        if is_busy:
             return Continue()
         situation = Situation(
             claimed=claimed,
             backoff=backoff,
-            is_busy=is_busy,
             may_claim=self._context.may_claim(),
             has_returned=has_returned,
             persists=self._context.lifetime.persists,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from tidemill.control.fleet import ExecutorSlots
@@ -41,7 +41,7 @@ def run_invocation(
     """
     if options.remaining < claim_reserve(runtime.settings):
         return Report(skipped="time")  # before it acquires a slot
-    return _InvocationRun(runtime, options, executor_slots=executor_slots, launcher=launcher).run()
+    return _InvocationRun(runtime, options, executor_slots, launcher).run()
 
 
 def needs_successor(report: Report | None, *, has_waiter: bool) -> bool:
@@ -69,12 +69,7 @@ def describe_short_timeout(settings: Settings, *, life: timedelta) -> str | None
 
 class _InvocationRun:
     def __init__(
-        self,
-        runtime: Runtime,
-        options: ExecutionOptions,
-        *,
-        executor_slots: ExecutorSlots,
-        launcher: Launcher | None,
+        self, runtime: Runtime, options: ExecutionOptions, executor_slots: ExecutorSlots, launcher: Launcher | None
     ) -> None:
         self._runtime = runtime
         self._options = options
@@ -109,14 +104,10 @@ class _InvocationRun:
         try:
             with self._within():
                 return self._slots.acquire(self._slot_owner, until=until, now=now, subscription=subscription)
-        except UnavailableError:
-            self._cancel_acquire(until=until, now=now)
+        except UnavailableError:  # the slot may be taken, or may be taken later: try once to release it
+            with suppress(TidemillError), self._within():
+                self._slots.cancel_acquire(self._slot_owner, until=until, now=now)
             raise
-
-    def _cancel_acquire(self, *, until: datetime, now: datetime) -> None:
-        """Try once to release the slot that the acquire without an answer may have taken, or may take later."""
-        with suppress(TidemillError), self._within():
-            self._slots.cancel_acquire(self._slot_owner, until=until, now=now)
 
     def _release_slot(self) -> bool:
         with self._within():
