@@ -222,7 +222,7 @@ class _CurrentClaim:
         except TidemillError as error:  # the queue may be paused
             self._record_error(error)
             return []
-        lanes = choices.lanes
+        lanes = self.context.options.lanes
         if not self.thorough and self.permits.is_full(queue):
             lanes = tuple(lane for lane in lanes if lane != "retry")
             self.looks.append(_Look(more_due=True))
@@ -297,7 +297,7 @@ class _CurrentClaim:
             claim.scan, at=at, cost=claim.look_sec, now=self.now, dry=claim.dry, denied=claim.denied > 0
         )
         self._count_claim(claim)
-        is_overtaking = choices.selection != "oldest_first" and len(choices.lanes) > 1
+        is_overtaking = choices.selection != "oldest_first" and len(self.context.options.lanes) > 1
         return self._record_look(
             _Look(
                 tasks=claim.tasks,

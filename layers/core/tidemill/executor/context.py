@@ -19,7 +19,6 @@ from tidemill.model import LANES, Lane, QueueOptions, RetryPolicy, Selection, Ta
 from tidemill.policy.admission import Limits
 from tidemill.policy.failures import COMMON, Rules
 from tidemill.policy.retry import resolve_policy
-from tidemill.policy.selection import Lanes
 from tidemill.registry import Registry
 from tidemill.requests.events import Source
 from tidemill.runner.process_protocol import IsolatedRunner
@@ -36,7 +35,6 @@ class QueueChoices:
 
     selection: Selection
     retry_share: float
-    lanes: Lanes
     paused: bool
     max_in_flight_retries: int | None
 
@@ -96,7 +94,6 @@ class Runtime:
         return QueueChoices(
             selection=options.selection or stored.selection or self.settings.selection,
             retry_share=self.settings.retry_share if stored.retry_share is None else stored.retry_share,
-            lanes=options.lanes,
             paused=stored.paused,
             max_in_flight_retries=stored.max_in_flight_retries,
         )

@@ -16,7 +16,6 @@ from tidemill.executor.outcomes import Settler, fail_malformed
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.model import Cancelled, Malformed, Snoozed, Task, TaskId
 from tidemill.policy.admission import Release, Start, admit
-from tidemill.registry import TaskType
 from tidemill.runner.thread_pool import ThreadPool
 from tidemill.runner.worker_thread import RunningTask
 from tidemill.store import settle
@@ -192,7 +191,8 @@ class Dispatcher:
             return False
         runtime = self._context.runtime
         task_type = runtime.registry.get(task.name)
-        if task_type is not None and self._lacks_process(task, task_type):
+        is_isolated = task_type is not None and self._pool.needs_isolation(task, task_type)
+        if is_isolated and self._context.monotonic() < self._isolates_again_at:
             self._postpone(task)
             return True
         limits = runtime.limits(task)
@@ -252,9 +252,6 @@ class Dispatcher:
         self._permits.release_ended(self._unreleased, now=now)
         self._unreleased.clear()
         return released
-
-    def _lacks_process(self, task: Task, task_type: TaskType) -> bool:
-        return self._pool.needs_isolation(task, task_type) and self._context.monotonic() < self._isolates_again_at
 
     def _postpone(self, task: Task) -> None:
         timing = self._context.timing

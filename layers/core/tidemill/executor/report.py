@@ -32,7 +32,8 @@ def log_fields(settlement: Settlement) -> dict[str, Any]:
     fields: dict[str, Any] = {"task_id": str(task.id), "outcome": _name_outcome(settlement)}
     if isinstance(task, Task):
         fields |= {"task_name": task.name, "queue": task.queue, "attempt": task.attempts}
-        fields |= _read_ids(task)
+        ids = {"correlation_id": task.correlation_id, "traceparent": task.traceparent}
+        fields |= {name: value for name, value in ids.items() if value is not None}
     if isinstance(outcome, Retried | Failed):
         fields["code"] = outcome.failure.code
     if isinstance(outcome, Failed):
@@ -45,11 +46,6 @@ def log_fields(settlement: Settlement) -> dict[str, Any]:
 def _name_outcome(settlement: Settlement) -> str:
     is_refunded = settlement.lost and isinstance(settlement.outcome, Snoozed)
     return "reclaimed" if is_refunded else OUTCOME_NAMES[type(settlement.outcome)]
-
-
-def _read_ids(task: Task) -> dict[str, str]:
-    ids = {"correlation_id": task.correlation_id, "traceparent": task.traceparent}
-    return {name: value for name, value in ids.items() if value is not None}
 
 
 SkipReason: TypeAlias = Literal["executor_slots", "time"]

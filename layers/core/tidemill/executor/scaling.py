@@ -277,7 +277,7 @@ class ScaleOut:
         """Return the number of tasks of *queue* that another executor could claim, at most *limit* + 1."""
         choices = self._runtime.queue_choices(queue, self._options)
         is_capped = choices.max_in_flight_retries is not None
-        lanes = tuple(lane for lane in choices.lanes if lane == "fresh" or not is_capped)
+        lanes = tuple(lane for lane in self._options.lanes if lane == "fresh" or not is_capped)
         if choices.paused or not lanes:
             return 0
         return counts.count_due(self._runtime.tasks, queue, now=now, lanes=lanes, limit=limit)

@@ -49,7 +49,8 @@ def run_function(call: Callable[[], Any], rules: Rules = COMMON) -> Returned | R
     try:
         value = call()
     except BaseException as error:  # noqa: BLE001 - every exception of a function becomes a result
-        return _classify_error(error, rules)
+        until = find_snooze_request(error)
+        return Raised(classify(error, rules)) if until is None else SnoozeRequested(until)
     stored, problem = _make_storable(value)
     if problem is None:
         return Returned(stored)
@@ -57,11 +58,6 @@ def run_function(call: Callable[[], Any], rules: Rules = COMMON) -> Returned | R
     if unrun is not None:
         return Raised(Failure(message=unrun, code=NOT_RUN, retryable=False))
     return Returned({"not_stored": truncate_text(type_name(value), _MAX_TYPE_NAME_CHARS), "reason": problem})
-
-
-def _classify_error(error: BaseException, rules: Rules) -> Raised | SnoozeRequested:
-    until = find_snooze_request(error)
-    return Raised(classify(error, rules)) if until is None else SnoozeRequested(until)
 
 
 def _make_storable(value: Any) -> tuple[Any, str | None]:  # noqa: ANN401 - functions return anything
@@ -208,13 +204,10 @@ class Coroutines:
         try:
             return loop.run(task)
         finally:
-            self._clear_loop(loop)
-
-    def _clear_loop(self, loop: EventLoop) -> None:
-        if not loop.clear():
-            with self._uninterruptible():
-                loop.close()
-                self._loop = None
+            if not loop.clear():
+                with self._uninterruptible():
+                    loop.close()
+                    self._loop = None
 
 
 class EventLoop:

@@ -100,9 +100,11 @@ def perform(
     task_type = registry.get(name)
     if task_type is None:
         raise UnknownTaskError([Problem("name", explain_unregistered(name))])
+    if is_last_attempt is None:
+        is_last_attempt = attempt > (task_type.retry or DEFAULT).max_retries
     ctx = task_context(
         attempt=attempt,
-        is_last_attempt=_is_last_attempt(task_type, attempt) if is_last_attempt is None else is_last_attempt,
+        is_last_attempt=is_last_attempt,
         cancelled=cancelled,
         remaining=(task_type.timeout or DEFAULT_TIMEOUT) if remaining is None else remaining,
         task_id=task_id,
@@ -139,10 +141,6 @@ def task_context(
         deadline=time.monotonic() + remaining.total_seconds(),
         _cancelled=event,
     )
-
-
-def _is_last_attempt(task_type: TaskType, attempt: int) -> bool:
-    return attempt > (task_type.retry or DEFAULT).max_retries
 
 
 class FakeContext:
