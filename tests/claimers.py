@@ -17,9 +17,8 @@ from tests.builders import lease
 from tests.faults import heard
 from tests.fixtures import ManualClock
 from tidemill.executor.claimer import Claimer
-from tidemill.executor.context import ExecutionContext, ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionContext, ExecutionOptions, Report, Runtime
 from tidemill.executor.lifetime import WORKER_REMAINING, Worker
-from tidemill.executor.report import Report
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.model import LANES, Malformed, QueueOptions, Task, TaskId
 from tidemill.policy.selection import Lanes

@@ -11,7 +11,7 @@ from pymongo.database import Database
 from tests.cli.conftest import CommandLine
 from tidemill import UnavailableError
 from tidemill.cli.work import _leave, _require_indexes
-from tidemill.executor.report import Report
+from tidemill.executor.context import Report
 
 
 def test_a_setting_that_cannot_be_is_refused(tidemill: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

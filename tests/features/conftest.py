@@ -16,11 +16,10 @@ from pymongo.database import Database
 from tests.fixtures import ManualClock
 from tidemill.clock import Clock
 from tidemill.control.queues import OptionsReader
-from tidemill.executor.context import ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.execution import execute
 from tidemill.executor.lifetime import TIMING, Timing
 from tidemill.executor.prefetch import Prefetch
-from tidemill.executor.report import Report
 from tidemill.policy.retry import resolve_policy
 from tidemill.reclaim import ReclaimContext, reclaim
 from tidemill.registry import Registry

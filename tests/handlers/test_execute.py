@@ -25,7 +25,7 @@ from tests.handlers.warm import break_clock
 from tidemill import InvalidRequestError, UnavailableError
 from tidemill.bootstrap import deployment
 from tidemill.errors import IsolationError, RegistrationError
-from tidemill.executor.report import NAMES
+from tidemill.executor.context import COUNT_NAMES
 from tidemill.registry import Registry
 from tidemill.requests.events import ExecuteRequest
 from tidemill.runner.process_protocol import RunSpec
@@ -61,7 +61,7 @@ def test_every_field_of_the_event_is_optional(deployed: Deployed, db: Database[A
 
     report = deployed.invoke("execute", event)
 
-    assert tuple(report) == NAMES
+    assert tuple(report) == COUNT_NAMES
     assert (report["claimed"], report["done"]) == (1, 1)
 
 
@@ -119,7 +119,7 @@ def test_an_invocation_that_is_nearly_over_claims_nothing_and_says_what_to_chang
 
     report = deployed.invoke("execute", {}, FakeContext(timedelta(seconds=left)))
 
-    assert report == {"skipped": "time"} | dict.fromkeys(NAMES, 0)
+    assert report == {"skipped": "time"} | dict.fromkeys(COUNT_NAMES, 0)
     assert [task["status"] for task in db.tasks.find()] == ["pending"]
     assert db.control.count_documents({"_id": "executor_slots"}) == 0
     warning = deployed.log()[-1]
@@ -145,7 +145,7 @@ def test_without_a_seat_it_leaves_at_once(deployed: Deployed, db: Database[Any])
 
     report = deployed.invoke("execute")
 
-    assert report == {"skipped": "executor_slots"} | dict.fromkeys(NAMES, 0)
+    assert report == {"skipped": "executor_slots"} | dict.fromkeys(COUNT_NAMES, 0)
     assert deployed.log()[-1]["skipped"] == "executor_slots"
     assert [task["status"] for task in db.tasks.find()] == ["pending"]
 
@@ -186,7 +186,7 @@ def test_the_report_is_returned_and_logged(deployed: Deployed, db: Database[Any]
     refused, line = deployed.log()
     assert (refused["message"], refused["task_name"], refused["reason"]) == ("attempt", "unknown_task", "unknown_task")
     assert (line["message"], line["source"], line["level"]) == ("executed", "backlog", "INFO")
-    assert {name: line[name] for name in NAMES} == report
+    assert {name: line[name] for name in COUNT_NAMES} == report
     assert (report["claimed"], report["done"], report["failed"]) == (2, 1, 1)
 
 
@@ -208,7 +208,7 @@ def test_why_isolated_tasks_did_not_start_is_warned_of_once(deployed: Deployed, 
 
     report = deployed.invoke("execute")
 
-    assert (tuple(report), report["snoozed"]) == (NAMES, 3)
+    assert (tuple(report), report["snoozed"]) == (COUNT_NAMES, 3)
     [_, warning] = deployed.log()
     assert (warning["message"], warning["level"]) == ("task_not_started", "WARNING")
     assert warning["reason"] == "the function could not be given a process of its own: no process for noop, False"

@@ -10,7 +10,7 @@ from pymongo.database import Database
 from tests.handlers.calls import request
 from tests.handlers.conftest import Deployed
 from tidemill import Queue
-from tidemill.executor.report import is_failure, log_fields, should_log
+from tidemill.executor.outcomes import is_failure, log_fields, should_log
 from tidemill.model import Failed, Failure, Malformed, Succeeded
 from tidemill.store.outcomes import Settlement
 

@@ -17,7 +17,7 @@ from tests.cloudformation.intrinsics import Stack
 from tests.template.deployment import Deploy
 from tidemill.aws import metrics
 from tidemill.documents import read_task
-from tidemill.executor import report
+from tidemill.executor import outcomes
 from tidemill.model import Failed, Failure, Run
 from tidemill.store.outcomes import Settlement
 
@@ -183,7 +183,7 @@ def test_the_reasons_are_made_of_what_is_logged_of_an_attempt(widgets: list[dict
     task = read_task(RawBSONDocument(encode(document(now, status="processing", attempts=1))))
     outcome = Failed(failure=Failure(message="m", code="c"), reason="exhausted")
     run = Run(started_at=now, duration=timedelta(0), status="failed")
-    told = report.log_fields(Settlement(task=task, outcome=outcome, run=run))
+    told = outcomes.log_fields(Settlement(task=task, outcome=outcome, run=run))
     by_task, latest, _ = of_kind(widgets, "log")
 
     assert {"task_name", "code", "task_id"} <= told.keys()

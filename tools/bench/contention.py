@@ -26,10 +26,9 @@ from tests.builders import document
 from tests.databases import make
 from tidemill.clock import ServerClock
 from tidemill.executor.claimer import CONTENDED_EXTRA_LOOKS, Claimer, ClaimResult
-from tidemill.executor.context import ExecutionContext, ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionContext, ExecutionOptions, Report, Runtime
 from tidemill.executor.idle import ClaimBackoff, compute_pause
 from tidemill.executor.lifetime import TIMING, Worker
-from tidemill.executor.report import Report
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.model import Malformed, QueueOptions, Task
 from tidemill.registry import Registry

@@ -14,9 +14,8 @@ from tests.builders import document
 from tidemill import Queue
 from tidemill.clock import ServerClock
 from tidemill.control.queues import OptionsReader
-from tidemill.executor.context import ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.execution import execute
-from tidemill.executor.report import Report
 from tidemill.model import Lease, Malformed, Run, Succeeded, Task
 from tidemill.registry import Registry
 from tidemill.settings import Settings

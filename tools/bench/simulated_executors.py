@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tidemill.executor.context import Report
 from tidemill.executor.idle import compute_linger_end
 from tidemill.executor.invocation import needs_successor
 from tidemill.executor.lifetime import TIMING
-from tidemill.executor.report import Report
 from tidemill.executor.scaling import WAKE_DEBOUNCE_SEC, Debounce
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from tests.features.conftest import LIFE, Bench
 from tidemill.clock import Clock
 from tidemill.control.fleet import ExecutorSlots
 from tidemill.control.queues import OptionsReader
-from tidemill.executor.context import ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.invocation import run_invocation
-from tidemill.executor.report import Report
 from tidemill.executor.scaling import Launcher, LaunchError
 from tidemill.requests.events import Source
 from tidemill.store.connection import Tasks

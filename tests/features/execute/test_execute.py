@@ -14,7 +14,7 @@ from tests.builders import add, document, stored
 from tests.commands import Commands
 from tests.features.conftest import Bench
 from tidemill import Fail, Retry, Snooze
-from tidemill.executor.report import NAMES
+from tidemill.executor.context import COUNT_NAMES
 from tidemill.store import tasks
 from tidemill.store.connection import open_tasks
 from tidemill.testing import Mongod
@@ -27,7 +27,7 @@ def test_all_due_tasks_are_done(bench: Bench, now: datetime) -> None:
 
     report = bench.execute()
 
-    assert report.as_dict() == dict.fromkeys(NAMES, 0) | {"claimed": 250, "done": 250}
+    assert report.as_dict() == dict.fromkeys(COUNT_NAMES, 0) | {"claimed": 250, "done": 250}
     assert sorted(bench.ran) == list(range(250))
     assert {stored(bench.tasks, one)["status"] for one in ids} == {"done"}
 
@@ -262,6 +262,6 @@ def test_an_idle_execution_asks_once_and_leaves(bench: Bench, mongod: Mongod, no
         bench.execute(tasks=open_tasks(client[bench.db.name]))
         without_queues = list(commands.names)
 
-    assert report.as_dict() == dict.fromkeys(NAMES, 0)
+    assert report.as_dict() == dict.fromkeys(COUNT_NAMES, 0)
     assert asked == ["find"]
     assert without_queues == ["aggregate"]

@@ -22,9 +22,8 @@ from tidemill.control.fleet import ExecutorSlots
 from tidemill.control.queues import change_queue
 from tidemill.control.semaphores import PermitOwner, acquire
 from tidemill.errors import RefusedError
-from tidemill.executor.context import ExecutionOptions
+from tidemill.executor.context import ExecutionOptions, Report
 from tidemill.executor.invocation import describe_short_timeout, needs_successor, run_invocation
-from tidemill.executor.report import Report
 from tidemill.model import QueueOptions
 from tidemill.reclaim import NAMES
 from tidemill.settings import Settings

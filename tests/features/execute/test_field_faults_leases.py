@@ -19,7 +19,7 @@ from tests.features.execute.containers import Container
 from tidemill import Fail
 from tidemill.dead_letters.archive import move_failed
 from tidemill.executor.claimer import ClaimResult
-from tidemill.executor.report import Report
+from tidemill.executor.context import Report
 from tidemill.model import Succeeded
 from tidemill.store import settle, tasks
 from tidemill.store.connection import Tasks, open_tasks

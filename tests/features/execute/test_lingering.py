@@ -19,9 +19,8 @@ from tests.features.conftest import BRISK, Bench
 from tidemill.clock import ServerClock
 from tidemill.control.fleet import ExecutorSlots
 from tidemill.control.queues import OptionsReader
-from tidemill.executor.context import ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.invocation import run_invocation
-from tidemill.executor.report import Report
 from tidemill.model import Backoff
 from tidemill.policy.retry import PRESETS
 from tidemill.settings import Settings

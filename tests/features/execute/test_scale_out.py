@@ -18,8 +18,7 @@ from tests.features.conftest import Bench
 from tests.features.execute.fleet import Fleet
 from tidemill.control.queues import change_queue
 from tidemill.control.semaphores import PermitOwner
-from tidemill.executor.context import ExecutionOptions
-from tidemill.executor.report import Report
+from tidemill.executor.context import ExecutionOptions, Report
 from tidemill.executor.scaling import RATE_MEASURE_SEC, SCALE_OUT_INTERVAL_SEC, Launcher, ScaleOut, count_wanted
 from tidemill.model import QueueOptions
 from tidemill.requests.events import Source

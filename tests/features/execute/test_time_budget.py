@@ -18,8 +18,8 @@ from tests.features.execute.containers import Container
 from tests.unit.make import eventually
 from tidemill import Retry
 from tidemill.control.queues import change_queue
+from tidemill.executor.context import COUNT_NAMES
 from tidemill.executor.lifetime import Timing
-from tidemill.executor.report import NAMES
 from tidemill.model import QueueOptions
 from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
@@ -79,7 +79,7 @@ def test_the_handler_says_so_too(mongod: Mongod, db: Database[Any], seconds: flo
     db["tasks"].insert_one(document(LONG_AGO))
     with Container("execute", uri=mongod.uri, database=db.name, LINGER_SEC="0") as container:
         report = container.done(seconds=seconds)
-        assert report == {"skipped": "time"} | dict.fromkeys(NAMES, 0)
+        assert report == {"skipped": "time"} | dict.fromkeys(COUNT_NAMES, 0)
         assert container.done(seconds=70)["done"] == 1
 
 

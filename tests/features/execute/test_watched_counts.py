@@ -14,9 +14,8 @@ from tests.fixtures import ManualClock
 from tidemill import UnavailableError
 from tidemill.clock import Clock
 from tidemill.control.queues import OptionsReader
-from tidemill.executor.context import ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.execution import execute
-from tidemill.executor.report import Report
 
 
 def executed(bench: Bench, watch: Callable[[Report], None], clock: Clock | None = None) -> Report:

@@ -21,8 +21,8 @@ from tests.commands import CapturedUpdates
 from tests.faults import failing
 from tests.fixtures import T0
 from tests.unit.make import Moved, a_claimed_task
+from tidemill.executor.context import Report
 from tidemill.executor.lifetime import Worker
-from tidemill.executor.report import Report
 from tidemill.executor.retry_permits import PERMIT_GRACE, Reservation, RetryPermits
 from tidemill.model import Task
 from tidemill.store.claims import Claim

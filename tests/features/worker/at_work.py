@@ -13,10 +13,9 @@ from tests.features.conftest import Bench
 from tests.fixtures import ManualClock
 from tests.unit.make import eventually
 from tidemill.control.queues import OptionsReader
-from tidemill.executor.context import ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.execution import work
 from tidemill.executor.lifetime import WORKER_REMAINING, Worker
-from tidemill.executor.report import Report
 from tidemill.store.connection import Tasks
 
 HOUR = timedelta(hours=1)

@@ -24,10 +24,9 @@ from tidemill.control.queues import OptionsReader
 from tidemill.dead_letters import archive as dead_letters_archive
 from tidemill.dead_letters.archive import ArchiveContext
 from tidemill.documents import CONTROL, DEAD_LETTERS, OCCURRENCES, QUEUE_STATS, QUEUES, TASK_TYPES, TASKS
-from tidemill.executor.context import ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.invocation import run_invocation
 from tidemill.executor.lifetime import LEASE_GRACE
-from tidemill.executor.report import Report
 from tidemill.policy.retry import PRESETS, resolve_policy
 from tidemill.reclaim import ReclaimContext, reclaim
 from tidemill.registry import Registry

@@ -13,10 +13,9 @@ from unittest.mock import ANY
 
 from tidemill.control.queues import OptionsReader
 from tidemill.executor.claimer import Claimer, ClaimResult
-from tidemill.executor.context import ExecutionContext, ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionContext, ExecutionOptions, Report, Runtime
 from tidemill.executor.execution import execute
 from tidemill.executor.lifetime import Worker
-from tidemill.executor.report import Report
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.model import LANES, Backoff, Lease, Malformed, QueueOptions, RetryPolicy, Task
 from tidemill.policy.selection import Lanes

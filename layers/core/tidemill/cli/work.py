@@ -32,10 +32,9 @@ from tidemill.cli.output import OutputError, print_text, warn
 from tidemill.control import queues, task_types
 from tidemill.documents import TASKS
 from tidemill.errors import MissingIndexError, TidemillError, UnavailableError
-from tidemill.executor.context import ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.execution import work as run_worker
 from tidemill.executor.lifetime import WORKER_LEASE, WORKER_REMAINING, Worker
-from tidemill.executor.report import Report
 from tidemill.model import LANES, SELECTIONS, Lane, Selection
 from tidemill.requests.tasks import QUEUE_PATTERN
 from tidemill.store import counts

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from tidemill.clock import Clock
 from tidemill.control.fleet import Subscription
 from tidemill.errors import TidemillError
 from tidemill.executor.lifetime import TIMING, Lifetime, Timing
 from tidemill.executor.prefetch import Prefetch
-from tidemill.executor.report import Report
-from tidemill.model import LANES, Lane, QueueOptions, RetryPolicy, Selection, Task
+from tidemill.model import LANES, OUTCOME_NAMES, Lane, Outcome, QueueOptions, RetryPolicy, Selection, Task
 from tidemill.policy.admission import Limits
 from tidemill.policy.failures import COMMON, Rules
 from tidemill.policy.retry import resolve_policy
@@ -27,6 +27,53 @@ from tidemill.store.connection import Tasks
 from tidemill.store.outcomes import Settlement
 
 _T = TypeVar("_T")
+
+SkipReason: TypeAlias = Literal["executor_slots", "time"]
+
+COUNT_NAMES: Final = (
+    "claimed",  # taken under a lease
+    "done",
+    "retried",
+    "failed",
+    "snoozed",
+    "cancelled",
+    "released",  # given back before they started
+    "timed_out",  # attempts that exceeded their timeout; also counted as retried or failed
+    "lost",  # settled too late: another process had taken the lease
+    "unknown",  # run, but MongoDB did not confirm the outcome
+    "write_rejected",  # outcomes that MongoDB rejects
+    "quarantined",  # documents that no claim can take
+    "contended_ids",  # ids that another executor claimed first
+    "errors",  # operations that failed
+    "leftovers",  # abandoned functions that were still running at the end
+)
+
+
+class Report(Counter[str]):
+    """Counts by the names of `COUNT_NAMES`. `as_dict` returns all of them, with zeros.
+
+    Attributes:
+        skipped: Reason for not claiming at all: ``executor_slots`` (none is free), ``time`` (not enough is left).
+        backlog: Due tasks are left to other executors.
+        spent: The process has no threads left, so another process must continue.
+        not_started: Reason why the first function without a thread or process did not start; ``None`` without one.
+    """
+
+    def __init__(self, *, skipped: SkipReason | None = None) -> None:
+        super().__init__()
+        self.skipped = skipped
+        self.backlog = False
+        self.spent = False
+        self.not_started: str | None = None
+
+    def count_outcome(self, outcome: Outcome) -> None:
+        """Count an outcome that was written."""
+        self[OUTCOME_NAMES[type(outcome)]] += 1
+
+    def as_dict(self) -> dict[str, int | str]:
+        """Return every count by its name, and ``skipped`` if the execution was skipped."""
+        counts: dict[str, int | str] = {name: self[name] for name in COUNT_NAMES}
+        return counts if self.skipped is None else {"skipped": self.skipped, **counts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,12 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 
 from tidemill.executor.claimer import Claimer, ClaimResult
-from tidemill.executor.context import ExecutionContext, ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionContext, ExecutionOptions, Report, Runtime
 from tidemill.executor.dispatcher import Dispatcher
 from tidemill.executor.heartbeat import Heartbeat
 from tidemill.executor.idle import ClaimBackoff, Continue, Idle, NextStep, Stop, Wait, compute_pause
 from tidemill.executor.lifetime import Invocation, Lifetime, Worker, claim_reserve
 from tidemill.executor.outcomes import OutcomeDecider, Settler
-from tidemill.executor.report import Report
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.executor.scaling import ScaleOut
 from tidemill.model import Lane, Retried, Snoozed, Task

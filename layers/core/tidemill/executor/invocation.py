@@ -11,10 +11,9 @@ from typing import Final
 from tidemill.control.fleet import ExecutorSlots
 from tidemill.control.semaphores import PermitOwner
 from tidemill.errors import TidemillError, UnavailableError
-from tidemill.executor.context import ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.execution import execute
 from tidemill.executor.lifetime import LEASE_GRACE, claim_reserve
-from tidemill.executor.report import Report
 from tidemill.executor.scaling import Launcher, ScaleOut, count_progress
 from tidemill.settings import Settings
 from tidemill.store.connection import limit_time

@@ -1,4 +1,4 @@
-"""Settlements of attempts: decided from the results of the functions, gathered, and written in bulk.
+"""Settlements of attempts: decided from the results of the functions, gathered, written in bulk, and logged.
 
 `after_end` and `after_timeout` are pure. `OutcomeDecider` supplies the time, the draw, the policies and the load.
 """
@@ -9,12 +9,25 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from tidemill.control.pressure import PressureMonitor
 from tidemill.errors import TaskTimeoutError, TidemillError
 from tidemill.executor.context import ExecutionContext, Runtime
-from tidemill.model import Cancelled, Failed, Failure, Malformed, Outcome, Retried, RetryPolicy, Run, Succeeded
+from tidemill.model import (
+    OUTCOME_NAMES,
+    Cancelled,
+    Failed,
+    Failure,
+    Malformed,
+    Outcome,
+    Retried,
+    RetryPolicy,
+    Run,
+    Snoozed,
+    Succeeded,
+    Task,
+)
 from tidemill.policy.failures import COMMON, MAX_MESSAGE_CHARS, Rules, is_retried, plan_snooze, truncate_text
 from tidemill.policy.retry import NO_LOAD, Load, decide_after_failure, decide_after_loss
 from tidemill.runner.results import Crashed, Lost, NotStarted, Raised, Returned, SnoozeRequested, TimedOut
@@ -28,6 +41,8 @@ FLUSH_SIZE: Final = 100
 
 MAX_NOTE_CHARS: Final = 200
 """Characters of the note in the log of attempts."""
+
+_MS: Final = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +190,37 @@ class Settler:
         self._pending.clear()
 
 
+def is_failure(settlement: Settlement) -> bool:
+    """Return whether the attempt failed, with or without a retry, or was lost with its worker."""
+    return settlement.lost or isinstance(settlement.outcome, Retried | Failed)
+
+
+def should_log(settlement: Settlement) -> bool:
+    """Return whether the attempt gets a log line: it failed, or its task has a correlation or trace id.
+
+    Tasks that were enqueued over HTTP or by a direct invocation have one; tasks of `Queue` do not need one.
+    """
+    task = settlement.task
+    return is_failure(settlement) or (isinstance(task, Task) and (task.correlation_id or task.traceparent) is not None)
+
+
+def log_fields(settlement: Settlement) -> dict[str, Any]:
+    """Return the log fields of the attempt."""
+    task, outcome, run = settlement.task, settlement.outcome, settlement.run
+    fields: dict[str, Any] = {"task_id": str(task.id), "outcome": _name_outcome(settlement)}
+    if isinstance(task, Task):
+        fields |= {"task_name": task.name, "queue": task.queue, "attempt": task.attempts}
+        ids = {"correlation_id": task.correlation_id, "traceparent": task.traceparent}
+        fields |= {name: value for name, value in ids.items() if value is not None}
+    if isinstance(outcome, Retried | Failed):
+        fields["code"] = outcome.failure.code
+    if isinstance(outcome, Failed):
+        fields["reason"] = outcome.reason
+    if run is not None:
+        fields["duration_ms"] = run.duration // _MS
+    return fields
+
+
 def _decide_failure(failure: Failure, running: RunningTask, terms: Terms) -> Retried | Failed:
     attempts = running.task.attempts
     return decide_after_failure(
@@ -223,3 +269,8 @@ def _build_settlement(ended: FinishedRun, outcome: Outcome) -> Settlement:
 def _build_note(failure: Failure) -> str:
     code, message = failure.code, failure.message
     return truncate_text(message if message.startswith(code) else f"{code}: {message}", MAX_NOTE_CHARS)
+
+
+def _name_outcome(settlement: Settlement) -> str:
+    is_refunded = settlement.lost and isinstance(settlement.outcome, Snoozed)
+    return "reclaimed" if is_refunded else OUTCOME_NAMES[type(settlement.outcome)]

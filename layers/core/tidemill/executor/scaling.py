@@ -11,8 +11,7 @@ from typing import Final
 
 from tidemill.control.fleet import ExecutorSlots
 from tidemill.errors import TidemillError
-from tidemill.executor.context import ExecutionOptions, Runtime
-from tidemill.executor.report import Report
+from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.store import counts
 
 WAKE_DEBOUNCE_SEC: Final = 1.0

@@ -20,11 +20,10 @@ from tidemill.aws.logging import NewlineFormatter, Output
 from tidemill.aws.metrics import EMIT_INTERVAL_SEC, Counts, counting
 from tidemill.bootstrap import deployment
 from tidemill.errors import TidemillError, UnavailableError
-from tidemill.executor import report
-from tidemill.executor.context import ExecutionOptions
+from tidemill.executor import outcomes
+from tidemill.executor.context import ExecutionOptions, Report
 from tidemill.executor.invocation import describe_short_timeout, run_invocation
 from tidemill.executor.lifetime import TIMING, Timing
-from tidemill.executor.report import Report
 from tidemill.model import LANES
 from tidemill.requests.events import ExecuteRequest
 from tidemill.requests.validation import parse_request
@@ -145,10 +144,10 @@ def build_options(request: ExecuteRequest, context: LambdaContext | None) -> Exe
 
 def _report_attempt(counts: Counts, settlement: Settlement) -> None:
     counts.attempt(settlement)
-    if report.should_log(settlement):
+    if outcomes.should_log(settlement):
         logging.disable(logging.NOTSET)  # a task function may have disabled it
-        level = logger.warning if report.is_failure(settlement) else logger.info
-        _log(level, "attempt", **report.log_fields(settlement))
+        level = logger.warning if outcomes.is_failure(settlement) else logger.info
+        _log(level, "attempt", **outcomes.log_fields(settlement))
 
 
 def _restore_process() -> None:

@@ -17,7 +17,7 @@ from tidemill.aws.metrics import Counts, Gauge, counting
 from tidemill.bootstrap import deployment
 from tidemill.clock import ServerClock
 from tidemill.errors import TidemillError, UnavailableError
-from tidemill.executor import report
+from tidemill.executor import outcomes
 from tidemill.reclaim import reclaim
 from tidemill.requests.events import SweepRequest, find_dead_owner, is_dropped_launch
 from tidemill.requests.validation import parse_request
@@ -81,9 +81,9 @@ def _reclaim(
 
 def _report_attempt(counts: Counts, settlement: Settlement) -> None:
     counts.attempt(settlement)
-    if report.should_log(settlement):
-        log = logger.warning if report.is_failure(settlement) else logger.info
-        log("attempt", extra=report.log_fields(settlement))
+    if outcomes.should_log(settlement):
+        log = logger.warning if outcomes.is_failure(settlement) else logger.info
+        log("attempt", extra=outcomes.log_fields(settlement))
 
 
 def _count(report: Mapping[str, int], counts: Counts) -> None:

@@ -18,10 +18,9 @@ from pymongo.database import Database
 from tidemill.clock import Clock
 from tidemill.control.queues import OptionsReader
 from tidemill.documents import decode, id_key
-from tidemill.executor.context import ExecutionOptions, Runtime
+from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.execution import work
 from tidemill.executor.lifetime import Worker
-from tidemill.executor.report import Report
 from tidemill.model import QueueOptions, Task
 from tidemill.policy.admission import Limits
 from tidemill.registry import REGISTRY, Registry
