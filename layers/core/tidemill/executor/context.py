@@ -1,4 +1,4 @@
-"""Values that the parts of an execution share: times, options of the event, runtime of the process, report."""
+"""Values that the parts of an execution share: options of its event, runtime of its process, lifetime and report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeVar
 
 from tidemill.clock import Clock
 from tidemill.control.fleet import Subscription
@@ -27,8 +27,6 @@ from tidemill.store.connection import Tasks
 from tidemill.store.outcomes import Settlement
 
 _T = TypeVar("_T")
-
-SkipReason: TypeAlias = Literal["executor_slots", "time"]
 
 COUNT_NAMES: Final = (
     "claimed",  # taken under a lease
@@ -59,7 +57,7 @@ class Report(Counter[str]):
         not_started: Reason why the first function without a thread or process did not start; ``None`` without one.
     """
 
-    def __init__(self, *, skipped: SkipReason | None = None) -> None:
+    def __init__(self, *, skipped: Literal["executor_slots", "time"] | None = None) -> None:
         super().__init__()
         self.skipped = skipped
         self.backlog = False

@@ -24,12 +24,7 @@ from tidemill.store.outcomes import Settlement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryResult:
-    """Result of one recovery.
-
-    Attributes:
-        released: Number of tasks that became pending again.
-        is_complete: No search for unconfirmed claims has failed.
-    """
+    """Number of tasks that became pending again. Complete unless a search for unconfirmed claims has failed."""
 
     released: int = 0
     is_complete: bool = True

@@ -20,12 +20,7 @@ from tidemill.store import settle, tasks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatResult:
-    """Result of one heartbeat.
-
-    Attributes:
-        lost: Leased tasks whose leases were taken away.
-        cancelled: Ids of leased tasks whose cancellation was requested.
-    """
+    """Leased tasks whose leases were taken away, and ids of leased tasks whose cancellation was requested."""
 
     lost: Sequence[Task] = ()
     cancelled: Sequence[TaskId] = ()
