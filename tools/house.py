@@ -48,7 +48,7 @@ PRONOUNS: Final = frozenset({"item", "one", "ones", "other", "others", "these", 
 
 FOREIGN_NAMES: Final = frozenset(
     {
-        ("layers/core/tidemill/registry.py", "cancelled"),  # as a future of asyncio has it
+        ("layers/core/tidemill/task_functions.py", "cancelled"),  # as a future of asyncio has it
         ("layers/core/tidemill/testing/faults.py", "failed"),  # the three of pymongo.monitoring.CommandListener
         ("layers/core/tidemill/testing/faults.py", "started"),
         ("layers/core/tidemill/testing/faults.py", "succeeded"),
