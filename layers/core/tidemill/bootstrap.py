@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, cached_property
+from pathlib import Path
 from threading import Event
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -110,6 +111,7 @@ class Deployment:
     def __init__(self, settings: settings.Settings, *, is_in_lambda: bool) -> None:
         self.settings = settings
         self._is_in_lambda = is_in_lambda
+        self._directory = Path.cwd()  # before task modules are imported, which may change it
         arn = settings.secret_arn if settings.mongodb_uri is None else None
         self._secret = None if arn is None else secrets.Secret(arn, monotonic=Uptime())
         self.put: PutObject | None = None if settings.archive_bucket is None else Bucket(settings.archive_bucket).put
@@ -308,7 +310,7 @@ class Deployment:
     ) -> Runtime:
         clock = ServerClock(db)
         task_types.declare_types(db, registry, package=package, release=choices.release, now=clock.now())
-        pool = ProcessPool(package)
+        pool = ProcessPool(package, directory=self._directory)
         self._pools.append(pool)
         return Runtime(
             tasks=open_tasks(db),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from pymongo import MongoClient
@@ -34,7 +35,7 @@ def invoke(uri: str, database: str, owner: str, source: str) -> dict[str, int | 
             settings=Settings(),
             clock=ServerClock(db),
             options=OptionsReader(db).options,
-            isolation=ProcessPool(PACKAGE),
+            isolation=ProcessPool(PACKAGE, directory=Path.cwd()),
         )
         order = ExecutionOptions(
             owner=owner,

@@ -18,7 +18,7 @@ from tidemill.runner.process_pool import ProcessPool
 
 def main(kind: str, package: str, *runs: str) -> None:
     """Begin the runs, tell, and wait for the end."""
-    process_pool = ProcessPool(package, start_within=PATIENT, begin_within=PATIENT)
+    process_pool = ProcessPool(package, directory=Path.cwd(), start_within=PATIENT, begin_within=PATIENT)
     for name, folder in zip(runs[::2], runs[1::2], strict=True):
         trace = Trace(Path(folder))
         begin(process_pool, a_run_spec(name, {"trace": trace.path}))

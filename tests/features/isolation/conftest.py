@@ -19,14 +19,18 @@ collect_ignore = [] if sys.platform == "linux" else ["test_linux.py"]
 @pytest.fixture(scope="session")
 def shared() -> Iterator[ProcessPool]:
     """A process pool that lives on: no test may hurt it."""
-    with closing(ProcessPool(PACKAGE, start_within=PATIENT, begin_within=PATIENT)) as process_pool:
+    with closing(
+        ProcessPool(PACKAGE, directory=Path.cwd(), start_within=PATIENT, begin_within=PATIENT)
+    ) as process_pool:
         yield process_pool
 
 
 @pytest.fixture(scope="session", params=[PACKAGE, PLAIN], ids=["with the system's help", "without it"])
 def everywhere(request: pytest.FixtureRequest) -> Iterator[ProcessPool]:
     """A process pool that lives on, for what has to hold on other systems than Linux, too."""
-    with closing(ProcessPool(request.param, start_within=PATIENT, begin_within=PATIENT)) as process_pool:
+    with closing(
+        ProcessPool(request.param, directory=Path.cwd(), start_within=PATIENT, begin_within=PATIENT)
+    ) as process_pool:
         yield process_pool
 
 
@@ -37,7 +41,7 @@ def make_process_pool() -> Iterator[MakeProcessPool]:
 
         def make(package: str = PACKAGE, **spans: timedelta) -> ProcessPool:
             usual = {"start_within": PATIENT, "begin_within": PATIENT}
-            return stack.enter_context(closing(ProcessPool(package, **usual | spans)))
+            return stack.enter_context(closing(ProcessPool(package, directory=Path.cwd(), **usual | spans)))
 
         yield make
 

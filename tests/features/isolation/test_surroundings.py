@@ -115,7 +115,7 @@ def test_nothing_printed_gets_into_a_socket_where_the_standard_files_are_closed(
         "from pathlib import Path\n"
         "from tests.features.isolation.runs import PACKAGE, runner\n"
         "from tidemill.runner.process_pool import ProcessPool\n"
-        "process_pool = ProcessPool(PACKAGE, begin_within=timedelta(seconds=60))\n"
+        "process_pool = ProcessPool(PACKAGE, directory=Path.cwd(), begin_within=timedelta(seconds=60))\n"
         "run = runner(process_pool)\n"
         "ends = [run('writes', text='garbage' * 100), run('noop')]\n"
         f"Path({str(told)!r}).write_text(repr(ends))\n"

@@ -62,6 +62,8 @@ class ProcessPool:
 
     Args:
         package: The package that the forkserver imports with `registry.load`.
+        directory: Directory that the forkserver starts in. Task code may change the directory of this process later,
+            even to a folder that is deleted.
         start_within: Time limit for that import. No run waits for it longer than *begin_within*.
         begin_within: Latest start of a function, counted from `run`; later it is not started.
         answer_within: Longest silence of the forkserver after a request. After that it counts as unresponsive,
@@ -72,15 +74,15 @@ class ProcessPool:
         self,
         package: str,
         *,
+        directory: Path,
         start_within: timedelta = timedelta(seconds=15),
         begin_within: timedelta = timedelta(seconds=5),
         answer_within: timedelta = timedelta(seconds=3),
     ) -> None:
-        # The directory of now: a function may change it later, even to a folder that is deleted.
         self._start = functools.partial(
             ForkserverClient,
             package,
-            directory=str(Path.cwd()),
+            directory=str(directory),
             start_within=start_within,
             answer_within=answer_within,
         )
