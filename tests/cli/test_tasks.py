@@ -16,7 +16,7 @@ from tidemill.admin.api import operate, read_operation
 from tidemill.admin.context import AdminContext
 from tidemill.admin.responses import AttemptView
 from tidemill.cli.operations import MAX_PAGES
-from tidemill.cli.task_view import count_missing_attempts
+from tidemill.cli.tasks import count_missing_attempts
 from tidemill.client import Queue
 from tidemill.clock import ServerClock
 from tidemill.policy.retry import DEFAULT

@@ -21,7 +21,7 @@ from tidemill.admin.responses import (
     RedriveResponse,
     Sample,
 )
-from tidemill.cli import task_view
+from tidemill.cli import tasks
 from tidemill.cli.output import (
     ABSENT,
     MAX_ID,
@@ -155,7 +155,7 @@ def _format_row(letter: AnyDeadLetter, now: datetime) -> tuple[str, ...]:
 
 def describe_dead_letter(response: DeadLetterResponse) -> str:
     """Return the facts about a dead letter, its execution log, and the other dead letters of its task."""
-    blocks = [format_facts(_list_facts(response)), task_view.format_log(response.letter.attempt_log)]
+    blocks = [format_facts(_list_facts(response)), tasks.format_log(response.letter.attempt_log)]
     if response.other_failures:
         blocks += ["other dead letters of the task:", _format_other_failures(response)]
     return "\n\n".join(blocks)
@@ -163,7 +163,7 @@ def describe_dead_letter(response: DeadLetterResponse) -> str:
 
 def _list_facts(response: DeadLetterResponse) -> dict[str, str]:
     letter, now = response.letter, response.now
-    return task_view.describe_task(letter, response) | {
+    return tasks.list_task_facts(letter, response) | {
         "kept": f"among the dead letters of {response.database}",
         "failed at": _format_time(letter.dead_lettered_at, now),
         "redrives": f"{letter.redrives} before this failure",
