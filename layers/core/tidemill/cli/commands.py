@@ -92,32 +92,31 @@ class _PrintedHelp(click.Command):
 
 
 class Command(_PrintedHelp):
-    """Command with an example, which is shown in its help and with each wrong usage."""
+    """Command with an example, which is shown in its help and with each wrong usage. *note* ends the help."""
 
-    def __init__(self, *arguments: Any, example: str, **options: Any) -> None:  # noqa: ANN401 - those of click
+    def __init__(self, *arguments: Any, example: str, note: str = "", **options: Any) -> None:  # noqa: ANN401 - click's
         super().__init__(*arguments, **options)
+        self.help = f"{self.help}\n\n{note}"
         self.epilog = f"Example: {example}"
         self.example = example
+
+
+class Operation(Command):
+    """Command for one operation, with ``--json`` and ``--function``."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - those of `Command`
+        super().__init__(*arguments, **options)
+        self.params += [build_json_option(), build_function_option()]
 
 
 class Group(_PrintedHelp, click.Group):
     """Group of commands. *imports* has ``module:attribute`` and a summary for each command that is imported late."""
 
-    command_class = Command
+    command_class = Operation
     imports: Mapping[str, tuple[str, str]] = MappingProxyType({})
 
     def __init__(self, name: str, summary: str, *parameters: click.Parameter) -> None:
         super().__init__(name, help=summary, params=list(parameters), subcommand_metavar="COMMAND ...")
-
-    def action(self, name: str, *, example: str, note: str = "") -> Callable[[Callable[..., None]], click.Command]:
-        """Return a decorator that adds a command for one operation, as `action` makes it."""
-
-        def decorate(function: Callable[..., None]) -> click.Command:
-            command = action(name, example=example, note=note)(function)
-            self.add_command(command)
-            return command
-
-        return decorate
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
         """Return the names of all commands, in the order of their definition."""
@@ -217,21 +216,6 @@ def parse_text(pattern: str, problem: str) -> Callable[[str], str]:
         return text
 
     return parse
-
-
-def action(name: str, *, example: str, note: str = "") -> Callable[[Callable[..., None]], click.Command]:
-    """Return a decorator that makes a command for one operation, with ``--json`` and ``--function``.
-
-    The docstring of the decorated function is the help of the command, followed by *note*.
-    """
-
-    def decorate(function: Callable[..., None]) -> click.Command:
-        text = f"{function.__doc__}\n\n{note}"
-        command = click.command(name, cls=Command, help=text, example=example)(function)
-        command.params += [build_json_option(), build_function_option()]
-        return command
-
-    return decorate
 
 
 def add_options(

@@ -70,7 +70,7 @@ class IncompleteError(TidemillError):
 dlq: Final = Group("dlq", "List, show, redrive, purge, export and restore dead letters.", build_function_option())
 
 
-@dlq.action("ls", example="tidemill dlq ls --name charge --since 6h")
+@dlq.command("ls", example="tidemill dlq ls --name charge --since 6h")
 @add_options(*FILTER_OPTIONS)
 @option("--redriven", is_flag=True, help="List redriven dead letters instead of open ones.")
 @option("--items", is_flag=True, help="List single dead letters; implied by any filter.")
@@ -87,7 +87,7 @@ def _list(*, redriven: bool, items: bool, limit: int, cursor: str | None, **filt
     print_rows(page, ids, dlq_view.format_dead_letters, nothing=nothing)
 
 
-@dlq.action("show", note=ID_HELP, example="tidemill dlq show 65f0c1a2b3d4e5f607182930")
+@dlq.command("show", note=ID_HELP, example="tidemill dlq show 65f0c1a2b3d4e5f607182930")
 @argument("task_id", metavar="ID")
 @option(
     "--redrives",
@@ -108,7 +108,7 @@ def _parse_rate(text: str) -> float:
     raise click.BadParameter(f"must be a number from {MIN_PER_SEC:g} to {MAX_PER_SEC:.0f}")
 
 
-@dlq.action("redrive", note=ID_HELP, example="tidemill dlq redrive --name charge --dry-run")
+@dlq.command("redrive", note=ID_HELP, example="tidemill dlq redrive --name charge --dry-run")
 @add_options(*SELECTION_OPTIONS)
 @option("--rate", type=_parse_rate, metavar="N", help="Make N tasks due per second, instead of all at once.")
 @option("--drop-expiry", is_flag=True, help="Also start tasks after their expiry time.")
@@ -168,7 +168,7 @@ def _explain_rest(total: Total[RedriveResponse], selection: Selection, *, rate: 
     return [*completion, f"redriven tasks become due until {until} UTC", f"{hint}: wait until then to keep the rate"]
 
 
-@dlq.action("purge", note=ID_HELP, example="tidemill dlq purge --name charge --until 7d --dry-run")
+@dlq.command("purge", note=ID_HELP, example="tidemill dlq purge --name charge --until 7d --dry-run")
 @add_options(*SELECTION_OPTIONS)
 @option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def _purge(*, yes: bool, **options: Any) -> None:  # noqa: ANN401 - of read_selection
@@ -210,7 +210,7 @@ def _confirm(dry_run: Total[PurgeResponse]) -> None:
         raise IncompleteError("the number does not match: nothing was destroyed")
 
 
-@dlq.action("export", example="tidemill dlq export --function tidemill-operate")
+@dlq.command("export", example="tidemill dlq export --function tidemill-operate")
 def _export() -> None:
     """Copy dead letters that are not exported yet to the bucket, as archive does."""
     total = Total(ExportResponse, lambda response: response.exported)
@@ -236,7 +236,7 @@ def _run_exports(total: Total[ExportResponse]) -> ExportResponse:
     return total.response or response
 
 
-@dlq.action(
+@dlq.command(
     "restore", note="FILE is an unchanged object of the bucket.", example="tidemill dlq restore order-7.json.gz"
 )
 @argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE ...")

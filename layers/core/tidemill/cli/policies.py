@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from tidemill.cli.commands import Group, build_json_option, is_json_wanted
+from tidemill.cli.commands import Command, Group, build_json_option, is_json_wanted
 from tidemill.cli.output import ABSENT, format_table, print_json, print_text
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.model import Backoff, RetryPolicy
@@ -53,7 +53,7 @@ def compute_waits(policy: RetryPolicy) -> Iterator[Wait]:
         )
 
 
-@policy.command("ls", params=[build_json_option()], example="tidemill policy ls")
+@policy.command("ls", cls=Command, params=[build_json_option()], example="tidemill policy ls")
 def _list() -> None:
     """List the presets."""
     if is_json_wanted():
@@ -70,7 +70,7 @@ def _list() -> None:
     )  # fmt: skip
 
 
-@policy.command("show", params=[build_json_option()], example="tidemill policy show patient")
+@policy.command("show", cls=Command, params=[build_json_option()], example="tidemill policy show patient")
 @click.argument("name", metavar="NAME")
 def _show(name: str) -> None:
     """Show the retry delays of the preset NAME."""

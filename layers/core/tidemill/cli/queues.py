@@ -19,7 +19,7 @@ from tidemill.admin.responses import (
     RunningTask,
     StatisticsResponse,
 )
-from tidemill.cli.commands import Group, action, parse_duration
+from tidemill.cli.commands import Group, Operation, parse_duration
 from tidemill.cli.operations import Event, call_pages, print_answer, print_json_if_asked
 from tidemill.cli.output import ABSENT, clean, format_facts, format_table, print_text
 from tidemill.control.queues import OPTIONS_CACHE_SEC
@@ -39,7 +39,7 @@ queue: Final = Group("queue", "List, show, declare, pause, resume and configure 
 _queue_argument: Final = argument("name", metavar="QUEUE")
 
 
-@queue.action("ls", example="tidemill ops queue ls")
+@queue.command("ls", example="tidemill ops queue ls")
 def _list() -> None:
     """List all queues with their sizes."""
     page = call_pages({"op": "queue.list"}, QueuePage)
@@ -53,7 +53,7 @@ def _list() -> None:
     )
 
 
-@queue.action(
+@queue.command(
     "declare",
     note="QUEUE is a name of up to 63 letters, digits, _ . and -.",
     example="tidemill ops queue declare reports",
@@ -65,7 +65,7 @@ def _declare(*, name: str) -> None:
     print_answer(event, QueueChangeResponse, lambda response: f"{_format_queue(response)} is declared")
 
 
-@queue.action("status", example="tidemill ops queue status reports")
+@queue.command("status", example="tidemill ops queue status reports")
 @argument("name", metavar="[QUEUE]", default=DEFAULT_QUEUE)
 def _show(*, name: str) -> None:
     """Show the sizes, the running tasks and the options of a queue."""
@@ -82,14 +82,14 @@ def _describe_status(response: QueueResponse) -> str:
     return "\n\n".join(blocks)
 
 
-@queue.action("pause", example="tidemill ops queue pause eu")
+@queue.command("pause", example="tidemill ops queue pause eu")
 @_queue_argument
 def _pause(*, name: str) -> None:
     """Stop starting tasks of a queue; it still takes new tasks."""
     _print_change({"op": "queue.pause", "queue": name})
 
 
-@queue.action("resume", example="tidemill ops queue resume eu")
+@queue.command("resume", example="tidemill ops queue resume eu")
 @_queue_argument
 def _resume(*, name: str) -> None:
     """Start the tasks of a paused queue again."""
@@ -117,7 +117,7 @@ _CAP: Final = _parse_number_or(NONE, int, "a whole number")
 _SWITCH: Final = click.Choice(["on", "off"])
 
 
-@queue.action("set", example="tidemill ops queue set eu --retry-share 0.25 --budget on")
+@queue.command("set", example="tidemill ops queue set eu --retry-share 0.25 --budget on")
 @_queue_argument
 @option(
     "--selection",
@@ -244,7 +244,7 @@ def _format_running(tasks: tuple[RunningTask, ...]) -> str:
     )
 
 
-@action("stats", example="tidemill ops stats --queue eu --since 6h")
+@click.command("stats", cls=Operation, example="tidemill ops stats --queue eu --since 6h")
 @option("--queue", "name", metavar="QUEUE", help="Only this queue.")
 @option("--since", type=parse_duration, default="24h", metavar="TIME", help="The last 30m, 6h or 7d. Default: 24h.")
 def stats(*, name: str | None, since: timedelta) -> None:

@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
-from tidemill.cli.commands import Group, build_json_option, is_json_wanted
+from tidemill.cli.commands import Command, Group, build_json_option, is_json_wanted
 from tidemill.cli.output import print_json, print_text
 from tidemill.simulation.priority import Comparison, RetryPriority, Step, Timeline, simulate_retry_priority
 from tidemill.simulation.starvation import Interval, Scenario, Starvation, simulate_starvation
@@ -83,7 +83,9 @@ def format_starvation(result: Starvation, *, contrast: Starvation) -> str:
     )
 
 
-@simulate.command("retry-priority", params=[build_json_option()], example="tidemill simulate retry-priority --json")
+@simulate.command(
+    "retry-priority", cls=Command, params=[build_json_option()], example="tidemill simulate retry-priority --json"
+)
 def _print_retry_priority() -> None:
     """Show the time that a retry gains by going first."""
     result = simulate_retry_priority()
@@ -93,7 +95,9 @@ def _print_retry_priority() -> None:
         print_text(format_retry_priority(result))
 
 
-@simulate.command("starvation", params=[build_json_option()], example="tidemill simulate starvation --json")
+@simulate.command(
+    "starvation", cls=Command, params=[build_json_option()], example="tidemill simulate starvation --json"
+)
 def _print_starvation() -> None:
     """Show the throughput of fresh tasks while waves of tasks fail."""
     weighted = simulate_starvation(rng=_make_rng())

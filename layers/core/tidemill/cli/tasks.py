@@ -42,7 +42,7 @@ _ID: Final = "65f0c1a2b3d4e5f607182930"
 _id_argument: Final = argument("task_id", metavar="ID")
 
 
-@task.action("ls", example="tidemill ops task ls --status processing --queue eu")
+@task.command("ls", example="tidemill ops task ls --status processing --queue eu")
 @option(
     "--status",
     type=click.Choice(get_args(Status)),
@@ -60,7 +60,7 @@ def _list(*, limit: int, cursor: str | None, **filters: str | None) -> None:
     print_rows(page, [listed.id for listed in page.tasks], format_tasks, nothing=nothing)
 
 
-@task.action("show", note=ID_HELP, example=f"tidemill ops task show {_ID}")
+@task.command("show", note=ID_HELP, example=f"tidemill ops task show {_ID}")
 @_id_argument
 def _show(*, task_id: str) -> None:
     """Show the state of a task and its attempts."""
@@ -72,21 +72,21 @@ def _describe_task(response: TaskResponse) -> str:
     return f"{facts}\n\n{format_log(response.task.attempt_log)}"
 
 
-@task.action("explain", note=ID_HELP, example=f"tidemill ops task explain {_ID}")
+@task.command("explain", note=ID_HELP, example=f"tidemill ops task explain {_ID}")
 @_id_argument
 def _explain(*, task_id: str) -> None:
     """Explain why a task is not running."""
     print_answer({"op": "task.explain", "id": task_id}, ExplanationResponse, describe_explanation)
 
 
-@task.action("retry", note=ID_HELP, example=f"tidemill ops task retry {_ID}")
+@task.command("retry", note=ID_HELP, example=f"tidemill ops task retry {_ID}")
 @_id_argument
 def _retry(*, task_id: str) -> None:
     """Run a delayed or retrying task now."""
     print_answer({"op": "task.retry", "id": task_id}, RetryResponse, describe_retry)
 
 
-@task.action("cancel", note=ID_HELP, example=f"tidemill ops task cancel {_ID} --force")
+@task.command("cancel", note=ID_HELP, example=f"tidemill ops task cancel {_ID} --force")
 @_id_argument
 @option("--force", is_flag=True, help="Cancel a running task at once; the result of its worker is refused.")
 def _cancel(*, task_id: str, force: bool) -> None:
