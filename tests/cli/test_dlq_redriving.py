@@ -26,7 +26,7 @@ from tests.buried import bury, letter
 from tests.cli.conftest import Answer, CommandLine, Interruption, Terminal
 from tests.fixtures import T0
 from tests.handlers.lambda_api import replace_lambda_client
-from tidemill.aws.launcher import InvokeError, NotInvokedError
+from tidemill.aws.lambda_functions import InvokeError, NotInvokedError
 from tidemill.cli.operations import RefusedByFunctionError
 from tidemill.documents import decode
 from tidemill.errors import InvalidRequestError, Problem, RefusedError, SettingsError, UnavailableError

@@ -17,7 +17,7 @@ from tests.handlers import calls
 from tests.handlers.calls import Answer
 from tests.handlers.lambda_api import FakeLambda, replace_lambda_client, wait_for_launch
 from tests.handlers.warm import cool_down
-from tidemill.aws import launcher, metrics
+from tidemill.aws import lambda_functions, metrics
 from tidemill.bootstrap import deployment
 from tidemill.clock import ServerClock
 from tidemill.control import task_types
@@ -168,11 +168,11 @@ def fake(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLa
     """The functions in Lambda, whose client is this one."""
     made = FakeLambda()
     replace_lambda_client(monkeypatch, lambda: made)
-    launcher.lambda_client.cache_clear()
+    lambda_functions.lambda_client.cache_clear()
     deployed.set(AWS_LAMBDA_FUNCTION_NAME="this", EXECUTE_FUNCTION=EXECUTOR, LINGER_SEC=None)
     deployment().waker = deployment().make_waker(made.clock, wait=wait_for_launch)
     yield made
-    launcher.lambda_client.cache_clear()
+    lambda_functions.lambda_client.cache_clear()
 
 
 @pytest.fixture

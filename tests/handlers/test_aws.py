@@ -11,9 +11,10 @@ import pytest
 from tests.handlers import wire
 from tests.handlers.calls import sample
 from tests.handlers.lambda_api import ARN, lambda_server
-from tidemill.aws import launcher
-from tidemill.aws.launcher import Starter, strip_qualifier
+from tidemill.aws import lambda_functions
+from tidemill.aws.lambda_functions import Starter, strip_qualifier
 from tidemill.executor.scaling import LaunchError
+from tidemill.requests.events import Source
 
 PATH = "/2015-03-31/functions/executor/invocations"
 
@@ -23,15 +24,13 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "none")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-    launcher.lambda_client.cache_clear()
+    lambda_functions.lambda_client.cache_clear()
     yield
-    launcher.lambda_client.cache_clear()
+    lambda_functions.lambda_client.cache_clear()
 
 
 @pytest.mark.parametrize("source", ["wake", "backlog"])
-def test_an_executor_is_started_with_its_sample_event(
-    monkeypatch: pytest.MonkeyPatch, source: launcher.LaunchSource
-) -> None:
+def test_an_executor_is_started_with_its_sample_event(monkeypatch: pytest.MonkeyPatch, source: Source) -> None:
     with lambda_server() as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", server.url)
         Starter("executor", source=source).start()
@@ -116,7 +115,7 @@ def test_without_a_region_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_client_has_little_patience_and_tries_once() -> None:
-    config: Any = launcher.lambda_client().meta.config
+    config: Any = lambda_functions.lambda_client().meta.config
 
     assert (config.connect_timeout, config.read_timeout) == (0.1, 0.2)
     assert config.retries["total_max_attempts"] == 1

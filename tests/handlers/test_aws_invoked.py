@@ -14,7 +14,7 @@ from botocore.stub import Stubber
 
 from tests.handlers import wire
 from tests.handlers.lambda_api import ARN, lambda_server, replace_lambda_client
-from tidemill.aws.launcher import InvokeError, invoke_function, operator_client
+from tidemill.aws.lambda_functions import InvokeError, invoke_function, operator_client
 
 NAME = "tidemill-OperateFunction-Zx4Qw8Er2Ty6"
 EVENT = {"op": "queue.list"}

@@ -17,7 +17,7 @@ from moto import mock_aws
 from tests.handlers.calls import FUNCTIONS, app, request
 from tests.handlers.conftest import Deployed
 from tidemill import SettingsError, UnavailableError
-from tidemill.aws.lambda_context import get_owner
+from tidemill.aws.lambda_functions import get_owner
 from tidemill.bootstrap import deployment
 from tidemill.testing import FakeContext, Mongod
 

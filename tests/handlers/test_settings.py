@@ -14,7 +14,7 @@ from pymongo.database import Database
 from tests.handlers.calls import FUNCTIONS, ROOT, sample
 from tests.handlers.conftest import Deployed
 from tidemill import SettingsError
-from tidemill.aws import lambda_context
+from tidemill.aws import lambda_functions
 from tidemill.bootstrap import deployment
 from tidemill.errors import UnsupportedServerError
 from tidemill.testing import FakeContext, Mongod
@@ -155,9 +155,9 @@ def test_the_retention_of_the_environment_reaches_the_indexes(deployed: Deployed
 
 
 def test_what_is_left_of_an_invocation_comes_from_its_context() -> None:
-    context = FakeContext(request_id="r-1")
+    context: Any = FakeContext(request_id="r-1")
 
-    assert lambda_context.get_owner(context) == "r-1"
-    assert lambda_context.get_remaining(context).total_seconds() == pytest.approx(120, abs=1)
-    assert lambda_context.get_remaining(None) == lambda_context.LOCAL_LIFETIME
-    assert lambda_context.get_owner(None).startswith("local-")
+    assert lambda_functions.get_owner(context) == "r-1"
+    assert lambda_functions.get_remaining(context).total_seconds() == pytest.approx(120, abs=1)
+    assert lambda_functions.get_remaining(None) == lambda_functions.LOCAL_LIFETIME
+    assert lambda_functions.get_owner(None).startswith("local-")

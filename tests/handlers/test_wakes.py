@@ -16,7 +16,7 @@ from tests.handlers import wire
 from tests.handlers.calls import ROOT, about, request, sample
 from tests.handlers.conftest import EXECUTOR, Deployed
 from tests.handlers.lambda_api import Clock, FakeLambda, lambda_server, refusal, wait_for_launch
-from tidemill.aws import launcher
+from tidemill.aws import lambda_functions
 from tidemill.bootstrap import deployment
 from tidemill.clock import Uptime
 from tidemill.testing import Mongod
@@ -145,7 +145,7 @@ def test_a_wake_into_a_black_hole_is_given_up_by_itself(deployed: Deployed, monk
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "none")
     with wire.silence() as address:
-        launcher.lambda_client.cache_clear()
+        lambda_functions.lambda_client.cache_clear()
         monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", f"http://{address}")
         monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
         deployed.set(AWS_LAMBDA_FUNCTION_NAME="this", EXECUTE_FUNCTION=EXECUTOR, LINGER_SEC=None)
@@ -155,7 +155,7 @@ def test_a_wake_into_a_black_hole_is_given_up_by_itself(deployed: Deployed, monk
             if thread.name == "tidemill-launch":
                 thread.join(10)
 
-    launcher.lambda_client.cache_clear()
+    lambda_functions.lambda_client.cache_clear()
     assert messages(deployed) == ["accepted", "wake_failed"]
 
 

@@ -24,7 +24,7 @@ from tests.template.deployment import Deploy
 from tests.template.reading import Asked
 from tests.template.translating import ROOT
 from tests.template.wiring import functions, named
-from tidemill.aws import launcher, s3
+from tidemill.aws import lambda_functions, s3
 from tidemill.aws.metrics import EMIT_INTERVAL_SEC, NAMES, NAMESPACE
 from tidemill.bootstrap import CLIENT_LIMITS
 from tidemill.executor import scaling
@@ -157,7 +157,9 @@ def test_a_caller_of_the_api_is_answered_before_the_gateway_gives_up(template: d
 def test_an_operator_is_answered_before_the_function_ends_and_waits_for_it(template: dict[str, Any]) -> None:
     operate, timeout = handler("OperateFunction"), functions(template)["OperateFunction"]["Timeout"]
 
-    assert operate.MONGODB_REQUEST_BUDGET_SEC < operate.EXPORT_BUDGET_SEC < timeout < launcher.OPERATE_TIMEOUT_SEC
+    assert (
+        operate.MONGODB_REQUEST_BUDGET_SEC < operate.EXPORT_BUDGET_SEC < timeout < lambda_functions.OPERATE_TIMEOUT_SEC
+    )
 
 
 def test_what_is_counted_reaches_a_period_before_it_is_looked_at(template: dict[str, Any]) -> None:
@@ -192,8 +194,8 @@ def test_the_environment_is_looked_into_in_four_places() -> None:
 
     assert found == {
         ("bootstrap", "deployment"),
-        ("lambda_context", "is_in_lambda"),
-        ("lambda_context", "may_be_repeat"),
+        ("lambda_functions", "is_in_lambda"),
+        ("lambda_functions", "may_be_repeat"),
         ("deliver_webhook", "deliver_webhook"),
     }
 

@@ -17,8 +17,7 @@ from pymongo.database import Database
 
 from tidemill import indexes, settings
 from tidemill.admin.context import AdminContext
-from tidemill.aws import launcher, secrets
-from tidemill.aws.lambda_context import is_in_lambda
+from tidemill.aws import lambda_functions, secrets
 from tidemill.aws.s3 import Bucket
 from tidemill.client import Queue
 from tidemill.clock import ServerClock, Uptime
@@ -44,6 +43,7 @@ from tidemill.executor.lifetime import TIMING
 from tidemill.executor.scaling import WAKE_DEBOUNCE_SEC, WAKE_TIMEOUT_SEC, Launcher, Waker
 from tidemill.reclaim import ReclaimContext
 from tidemill.registry import Registry, load
+from tidemill.requests.events import Source
 from tidemill.requests.tasks import MAX_TIMEOUT_SEC
 from tidemill.runner.process_pool import ProcessPool
 from tidemill.store import connection
@@ -83,7 +83,7 @@ def deployment() -> Deployment:
         SettingsError: A variable is malformed.
     """
     _quiet_drivers()
-    return Deployment(settings.from_environment(os.environ), is_in_lambda=is_in_lambda())
+    return Deployment(settings.from_environment(os.environ), is_in_lambda=lambda_functions.is_in_lambda())
 
 
 def prepare_wake() -> None:
@@ -91,7 +91,7 @@ def prepare_wake() -> None:
 
     It raises nothing and takes little longer than a wake. Requests and wakes report faults.
     """
-    if is_in_lambda():
+    if lambda_functions.is_in_lambda():
         with suppress(TidemillError):
             deployment().prepare_wake()
 
@@ -117,7 +117,7 @@ class Deployment:
         self.put: PutObject | None = None if settings.archive_bucket is None else Bucket(settings.archive_bucket).put
         self.waker = self.make_waker(Uptime()) if is_in_lambda else None
         url = settings.failures_queue if is_in_lambda else None
-        self.failures_queue = None if url is None else launcher.MessageQueue(url)
+        self.failures_queue = None if url is None else lambda_functions.MessageQueue(url)
         self._databases: dict[Role, Database[Any]] = {}
         self._marked: set[Role] = set()
         self._pools: list[ProcessPool] = []
@@ -246,12 +246,12 @@ class Deployment:
         choices = replace(self.settings, max_task_timeout=longest)
         return self._make_runtime(self.database("work"), registry, choices, package=package)
 
-    def make_launcher(self, function: object, *, source: launcher.LaunchSource = "backlog") -> Launcher | None:
+    def make_launcher(self, function: object, *, source: Source = "backlog") -> Launcher | None:
         """Return a launcher of executors if *function* is the ARN of a function; ``None`` outside of Lambda."""
-        arn = launcher.strip_qualifier(function)
+        arn = lambda_functions.strip_qualifier(function)
         if arn is None or not self._is_in_lambda:
             return None
-        return Launcher(launcher.Starter(arn, source=source).start)
+        return Launcher(lambda_functions.Starter(arn, source=source).start)
 
     def prepare_wake(self) -> None:
         """Make the client for wakes, open its connection and check the permission.
@@ -261,8 +261,8 @@ class Deployment:
         """
         function = self.settings.execute_function
         if function is not None:
-            launcher.lambda_client()
-            Launcher(launcher.Starter(function, source="wake").check).launch(timeout_sec=WAKE_TIMEOUT_SEC)
+            lambda_functions.lambda_client()
+            Launcher(lambda_functions.Starter(function, source="wake").check).launch(timeout_sec=WAKE_TIMEOUT_SEC)
 
     def create_missing_indexes(self) -> tuple[str, ...]:
         """Create the missing indexes that take little time; return the names of the rest, or the error.
@@ -302,7 +302,9 @@ class Deployment:
             return None
         # A wake is left out while the executor of the last one looks for tasks: shorter where executors linger less.
         quiet_sec = WAKE_DEBOUNCE_SEC * min(self.settings.linger.total_seconds() / TIMING.linger_after_launch_sec, 1.0)
-        executor_launcher = Launcher(launcher.Starter(function, source="wake").start, monotonic=uptime, wait=wait)
+        executor_launcher = Launcher(
+            lambda_functions.Starter(function, source="wake").start, monotonic=uptime, wait=wait
+        )
         return Waker(executor_launcher, quiet_sec=quiet_sec, monotonic=uptime)
 
     def _make_runtime(

@@ -15,7 +15,7 @@ import pytest
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.compat import HTTPHeaders
 
-from tidemill.aws import launcher
+from tidemill.aws import lambda_functions
 from tidemill.executor.scaling import Launcher
 
 BUCKET: Final = "letters"
@@ -44,7 +44,7 @@ class Cloud:
 
     def launcher(self) -> Launcher:
         """Return what starts executors as a function in Lambda does."""
-        return Launcher(launcher.Starter(EXECUTOR, source="backlog").start)
+        return Launcher(lambda_functions.Starter(EXECUTOR, source="backlog").start)
 
     def take(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse:
         """Answer in the place of S3 and Lambda."""
@@ -71,11 +71,11 @@ def a_cloud() -> Iterator[Cloud]:
         take: Any = cloud.take  # handlers may return something, too
         for operation in ("s3.PutObject", "lambda.Invoke"):
             session.events.register(f"before-send.{operation}", take)
-        launcher.lambda_client.cache_clear()
+        lambda_functions.lambda_client.cache_clear()
         try:
             yield cloud
         finally:
-            launcher.lambda_client.cache_clear()
+            lambda_functions.lambda_client.cache_clear()
 
 
 def _answer(request: AWSPreparedRequest, status: int, body: bytes = b"") -> AWSResponse:

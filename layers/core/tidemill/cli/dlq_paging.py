@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tidemill.admin.requests import MAX_DEAD_LETTERS
 from tidemill.admin.responses import Page
-from tidemill.aws.launcher import NotInvokedError
+from tidemill.aws.lambda_functions import NotInvokedError
 from tidemill.cli.commands import parse_time, parse_whole
 from tidemill.cli.operations import Event, RefusedByFunctionError, call_operation
 from tidemill.cli.output import OutputError, flush, warn

@@ -21,7 +21,7 @@ from tidemill.admin.api import operate, read_operation
 from tidemill.admin.context import AdminContext
 from tidemill.admin.requests import MAX_LIMIT
 from tidemill.admin.responses import Page, Response
-from tidemill.aws import launcher
+from tidemill.aws import lambda_functions
 from tidemill.bootstrap import deployment
 from tidemill.cli.commands import Command, is_json_wanted, parse_setting, parse_whole, read_function
 from tidemill.cli.output import MAX_ID, clean, print_json, print_text, shorten, warn
@@ -212,10 +212,10 @@ def _connect() -> AdminContext:
 
 
 def _invoke(function: str, event: Event, kind: type[_ResponseT]) -> _ResponseT:
-    answer = launcher.invoke_function(function, event)
+    answer = lambda_functions.invoke_function(function, event)
     if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
         raise _decode_error(answer["error"])
-    unexpected = launcher.InvokeError(f"unexpected answer from {function}: is it the operate function?")
+    unexpected = lambda_functions.InvokeError(f"unexpected answer from {function}: is it the operate function?")
     if not isinstance(answer, dict) or not {"database", "now"} <= answer.keys():
         raise unexpected
     try:

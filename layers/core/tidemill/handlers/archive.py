@@ -9,7 +9,7 @@ from typing import Any
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from tidemill.aws import lambda_context, logging
+from tidemill.aws import lambda_functions, logging
 from tidemill.aws.metrics import Counts, counting
 from tidemill.bootstrap import deployment
 from tidemill.dead_letters.archive import ArchiveError, Report, archive
@@ -31,7 +31,7 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, An
         InvalidRequestError: The event asks for something else.
         TidemillError: MongoDB failed or refused something; the next tick continues.
     """
-    logger.structure_logs(request_id=lambda_context.get_owner(context))
+    logger.structure_logs(request_id=lambda_functions.get_owner(context))
     with counting() as counts:
         try:
             parse_request(SweepRequest, event)
@@ -48,7 +48,7 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, An
 
 def _archive(context: LambdaContext | None) -> Report:
     try:
-        deadline = lambda_context.get_deadline(context, margin=MARGIN)
+        deadline = lambda_functions.get_deadline(context, margin=MARGIN)
         return archive(deployment().archive_context, until=deadline)
     except ArchiveError as error:
         if isinstance(error.errors[0], CredentialsError):

@@ -18,8 +18,8 @@ from aws_lambda_powertools.event_handler.openapi.exceptions import RequestValida
 from aws_lambda_powertools.event_handler.openapi.params import Body, Header, Path
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from tidemill.aws import lambda_context, logging
-from tidemill.aws.launcher import SendError
+from tidemill.aws import lambda_functions, logging
+from tidemill.aws.lambda_functions import SendError
 from tidemill.bootstrap import deployment, prepare_wake
 from tidemill.enqueue.documents import Accepted
 from tidemill.enqueue.rules import EnqueueRules, Invocation, make_direct_rules, make_http_rules, refuse_too_old
@@ -98,7 +98,7 @@ def lambda_handler(
         TidemillError: A direct event is not stored. Lambda repeats an asynchronous invocation twice and then sends the
             event to the queue of retries.
     """
-    logger.structure_logs(request_id=lambda_context.get_owner(context))
+    logger.structure_logs(request_id=lambda_functions.get_owner(context))
     with pymongo.timeout(request_budget_sec):
         answer = _answer(event, context)
     _retry_wake()
@@ -123,7 +123,7 @@ def _get_request_id(context: LambdaContext | None) -> str:
 
 def _enqueue_direct(event: Any, *, request_id: str) -> dict[str, Any]:  # noqa: ANN401 - of any kind
     def submit() -> dict[str, Any]:
-        invocation = Invocation(request_id=request_id, may_be_repeat=lambda_context.may_be_repeat())
+        invocation = Invocation(request_id=request_id, may_be_repeat=lambda_functions.may_be_repeat())
         return _submit_direct(read_direct(event), invocation)
 
     try:
@@ -142,7 +142,7 @@ def _enqueue_redelivered(messages: Sequence[Mapping[str, Any]], context: LambdaC
     is_sqs_away = False
     for index, message in enumerate(messages):
         rest = [message["messageId"] for message in messages[index:]]
-        if lambda_context.get_remaining(context).total_seconds() < MIN_REMAINING_SEC:
+        if lambda_functions.get_remaining(context).total_seconds() < MIN_REMAINING_SEC:
             left += rest
             break
         try:

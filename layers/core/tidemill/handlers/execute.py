@@ -14,7 +14,7 @@ from typing import IO, Final, NoReturn, cast
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from tidemill.aws import lambda_context
+from tidemill.aws import lambda_functions
 from tidemill.aws import logging as aws_logging
 from tidemill.aws.logging import NewlineFormatter, Output
 from tidemill.aws.metrics import EMIT_INTERVAL_SEC, Counts, counting
@@ -98,11 +98,11 @@ def _find_unconfirmed(report: Report) -> UnavailableError | None:
 
 
 def _run_tasks(event: object, context: LambdaContext | None, counts: Counts, timing: Timing) -> Report:
-    logger.structure_logs(request_id=lambda_context.get_owner(context))
-    lifetime = lambda_context.get_remaining(context)
+    logger.structure_logs(request_id=lambda_functions.get_owner(context))
+    lifetime = lambda_functions.get_remaining(context)
     request = parse_request(ExecuteRequest, event)
     launcher = None
-    if context is not None and lambda_context.is_in_lambda():  # a context made by hand may have no ARN
+    if context is not None and lambda_functions.is_in_lambda():  # a context made by hand may have no ARN
         launcher = deployment().make_launcher(context.invoked_function_arn)
 
     def run() -> Report:
@@ -131,8 +131,8 @@ def _run_tasks(event: object, context: LambdaContext | None, counts: Counts, tim
 def build_options(request: ExecuteRequest, context: LambdaContext | None) -> ExecutionOptions:
     """Return the execution options that *request* gives this invocation."""
     return ExecutionOptions(
-        owner=lambda_context.get_owner(context),
-        remaining=lambda_context.get_remaining(context),
+        owner=lambda_functions.get_owner(context),
+        remaining=lambda_functions.get_remaining(context),
         source=request.source,
         queues=tuple(request.queues),
         lanes=LANES if request.lane is None else (request.lane,),

@@ -12,7 +12,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from tidemill.admin.api import OPERATIONS, Refusal, bound_answer, build_refusal, operate, read_operation
 from tidemill.admin.context import AdminContext
 from tidemill.admin.responses import ExportResponse
-from tidemill.aws import lambda_context
+from tidemill.aws import lambda_functions
 from tidemill.aws import logging as aws_logging
 from tidemill.aws.metrics import counting
 from tidemill.bootstrap import deployment
@@ -41,7 +41,7 @@ def lambda_handler(
         context: The Lambda context.
         request_budget_sec: Limit of MongoDB's time over an operation other than an export.
     """
-    logger.structure_logs(request_id=lambda_context.get_owner(context))
+    logger.structure_logs(request_id=lambda_functions.get_owner(context))
     try:
         request = read_operation(event)
         with pymongo.timeout(EXPORT_BUDGET_SEC if request.op == "dlq.export" else request_budget_sec):

@@ -11,15 +11,14 @@ from typing import Any, Final
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from tidemill.aws import lambda_context, logging
-from tidemill.aws.launcher import LaunchSource
+from tidemill.aws import lambda_functions, logging
 from tidemill.aws.metrics import Counts, Gauge, counting
 from tidemill.bootstrap import deployment
 from tidemill.clock import ServerClock
 from tidemill.errors import TidemillError, UnavailableError
 from tidemill.executor import outcomes
 from tidemill.reclaim import reclaim
-from tidemill.requests.events import SweepRequest, find_dead_owner, is_dropped_launch
+from tidemill.requests.events import Source, SweepRequest, find_dead_owner, is_dropped_launch
 from tidemill.requests.validation import parse_request
 from tidemill.store.outcomes import Settlement
 
@@ -47,7 +46,7 @@ def lambda_handler(event: Any, context: LambdaContext | None) -> dict[str, Any]:
         InvalidRequestError: The event is neither a tick nor the failure of an executor.
         TidemillError: MongoDB failed or refused something; the next tick continues.
     """
-    logger.structure_logs(request_id=lambda_context.get_owner(context))
+    logger.structure_logs(request_id=lambda_functions.get_owner(context))
     with counting() as counts:
         try:
             return _sweep(event, context, counts)
@@ -75,7 +74,7 @@ def _reclaim(
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     missing = deployment().create_missing_indexes()
     reclaim_context = replace(deployment().reclaim_context, observe=partial(_report_attempt, counts))
-    deadline = lambda_context.get_deadline(context, margin=MARGIN)
+    deadline = lambda_functions.get_deadline(context, margin=MARGIN)
     return missing, reclaim(reclaim_context, until=deadline, dead_owner=owner)
 
 
@@ -127,7 +126,7 @@ def _is_work_left_alone(report: Mapping[str, int]) -> bool:
         return False
 
 
-def _launch(function: object, *, source: LaunchSource) -> None:
+def _launch(function: object, *, source: Source) -> None:
     """Start an executor of *function*, which the failure of the dead one names."""
     launcher = deployment().make_launcher(function, source=source)
     if launcher is not None and not launcher.launch(timeout_sec=LAUNCH_TIMEOUT_SEC):

@@ -1,4 +1,4 @@
-"""Calls of Lambda functions, executors and the operate function, and messages to SQS.
+"""Lambda: facts of this invocation, calls of other functions, and messages to SQS.
 
 boto3 is imported by the first call: the import takes 0.3 s, which most invocations do not need.
 """
@@ -6,23 +6,64 @@ boto3 is imported by the first call: the import takes 0.3 s, which most invocati
 from __future__ import annotations
 
 import json
+import os
+import re
+import time
 from collections.abc import Mapping
+from datetime import timedelta
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from tidemill.errors import TidemillError
 from tidemill.executor.scaling import LaunchError
+from tidemill.requests.events import Source
 
 if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
     from mypy_boto3_lambda import LambdaClient
-
-LaunchSource: TypeAlias = Literal["tick", "wake", "backlog"]
 
 OPERATE_TIMEOUT_SEC: Final = 20.0
 """Limit of the wait for an answer of the operate function."""
 
 _ARN_PARTS: Final = 7
 """``arn:aws:lambda:region:account:function:name``, before a qualifier."""
+
+FIRST_TRY_SEC: Final = 30.0
+"""Age of a trace above which a repeat is possible: Lambda repeats an asynchronous invocation after a minute."""
+
+LOCAL_LIFETIME: Final = timedelta(seconds=120)
+"""Assumed lifetime of a call without a Lambda context."""
+
+_TRACE_START: Final = re.compile(r"\bRoot=1-(?P<second>[0-9a-f]{8})-")
+
+
+def is_in_lambda() -> bool:
+    """Return true if functions can be invoked: this process is a function, and not one that SAM runs locally."""
+    return "AWS_LAMBDA_FUNCTION_NAME" in os.environ and "AWS_SAM_LOCAL" not in os.environ
+
+
+def get_owner(context: LambdaContext | None) -> str:
+    """Return the owner of leases: the request id, by which the platform reports a failed invocation."""
+    return context.aws_request_id if context is not None else f"local-{os.getpid()}"
+
+
+def get_remaining(context: LambdaContext | None) -> timedelta:
+    """Return the time left of this invocation."""
+    return LOCAL_LIFETIME if context is None else timedelta(milliseconds=context.get_remaining_time_in_millis())
+
+
+def get_deadline(context: LambdaContext | None, *, margin: timedelta) -> float:
+    """Return the time *margin* before the end of the invocation, on the monotonic clock."""
+    return time.monotonic() + (get_remaining(context) - margin).total_seconds()
+
+
+def may_be_repeat() -> bool:
+    """Return true if Lambda may have tried this invocation before: its trace is old, or has no time.
+
+    All tries of an invocation have one trace. Its id holds the second in which it began.
+    """
+    start = _TRACE_START.search(os.environ.get("_X_AMZN_TRACE_ID", ""))
+    return start is None or time.time() - int(start["second"], 16) > FIRST_TRY_SEC
 
 
 class Starter:
@@ -32,7 +73,7 @@ class Starter:
     does not answer.
     """
 
-    def __init__(self, function: str, *, source: LaunchSource) -> None:
+    def __init__(self, function: str, *, source: Source) -> None:
         self._function = function
         self._payload = json.dumps({"source": source}).encode()
 
