@@ -10,7 +10,7 @@ import pytest
 from tests.unit.explained import A, B, W, chosen, codes, facts, only
 from tests.unit.make import a_task
 from tidemill.control.fleet import FleetStatus, Subscription
-from tidemill.explain.ordering import find_turn
+from tidemill.explain.facts import find_turn
 from tidemill.explain.reasons import find_reasons
 from tidemill.explain.text import Facts, Reason
 from tidemill.model import Lane, QueueOptions

@@ -1,18 +1,19 @@
-"""Reasons why a task is not running, or descriptions of its state, from facts. Pure."""
+"""Reasons why a task is not running, or descriptions of its state, from facts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from tidemill.control.fleet import Permit, Subscription
 from tidemill.documents import STATUSES
-from tidemill.explain.ordering import count_free_retries, explain_no_share, explain_order
+from tidemill.explain.facts import count_free_retries, explain_no_share, explain_order, read_facts
 from tidemill.explain.text import (
     ARCHIVED,
     MAX_NAMED_OWNERS,
     RECLAIM,
+    Explanation,
     Facts,
     Reason,
     format_command,
@@ -24,8 +25,9 @@ from tidemill.explain.text import (
     format_word,
     shorten,
 )
-from tidemill.model import LANES, Malformed, Task
+from tidemill.model import LANES, Malformed, Task, TaskId
 from tidemill.policy.admission import UNKNOWN_NAME_GRACE, UNKNOWN_NAME_SNOOZE, has_started
+from tidemill.store.connection import Tasks
 
 TICK_TIMEOUT: Final = timedelta(minutes=3)
 """Time without a tick after which the schedule needs attention. Ticks come every minute by default."""
@@ -39,6 +41,23 @@ NEXT_REASON: Final = Reason(
     message="It is due and nothing stands in its way: the next claim with a slot free for its lane takes it.",
 )
 _Check: TypeAlias = Callable[[Task, Facts], str | None]
+
+
+def explain(tasks: Tasks, dead: Tasks, task_id: TaskId, *, now: datetime) -> Explanation | None:
+    """Return the reasons why the task is not running; ``None`` if there is no such task, living or dead letter.
+
+    Raises:
+        UnavailableError: MongoDB did not answer.
+    """
+    facts = read_facts(tasks, dead, task_id, now=now)
+    if facts is None:
+        return None
+    return Explanation(
+        task_id=task_id,
+        status="malformed" if isinstance(facts.task, Malformed) else facts.task.status,
+        is_dead_letter=facts.is_dead_letter,
+        reasons=find_reasons(facts),
+    )
 
 
 def find_reasons(facts: Facts) -> tuple[Reason, ...]:
