@@ -8,8 +8,8 @@ from typing import Any
 from tests.fixtures import T0
 from tests.unit.make import a_task
 from tidemill.control.fleet import FleetStatus, Permit
-from tidemill.explain.reasons import find_reasons
-from tidemill.explain.text import Facts, Reason
+from tidemill.explain.facts import Facts
+from tidemill.explain.reasons import Reason, find_reasons
 from tidemill.model import QueueOptions, Selection
 
 SECOND = timedelta(seconds=1)

@@ -10,9 +10,8 @@ import pytest
 from tests.unit.explained import A, B, W, chosen, codes, facts, only
 from tests.unit.make import a_task
 from tidemill.control.fleet import FleetStatus, Subscription
-from tidemill.explain.facts import find_turn
-from tidemill.explain.reasons import find_reasons
-from tidemill.explain.text import Facts, Reason
+from tidemill.explain.facts import Facts, find_turn
+from tidemill.explain.reasons import Reason, find_reasons
 from tidemill.model import Lane, QueueOptions
 from tidemill.policy.selection import BOTH, FRESH, RETRY, Lanes
 from tidemill.store.counts import COUNT_LIMIT

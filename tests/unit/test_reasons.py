@@ -12,8 +12,8 @@ from tests.fixtures import T0
 from tests.unit.explained import CAPPED, FAILURE, HOUR, MINUTE, SECOND, A, B, W, codes, facts, only
 from tests.unit.make import a_claimed_task, a_task
 from tidemill.control.fleet import FleetStatus, Permit
-from tidemill.explain.reasons import NEXT_REASON, find_reasons
-from tidemill.explain.text import Facts, Reason
+from tidemill.explain.facts import Facts
+from tidemill.explain.reasons import NEXT_REASON, Reason, find_reasons
 from tidemill.model import Lease, Malformed, QueueOptions
 from tidemill.store.counts import COUNT_LIMIT
 

@@ -9,8 +9,7 @@ import pytest
 from tests.fixtures import T0
 from tests.unit.explained import HOUR, MINUTE, codes, facts
 from tidemill.control.fleet import FleetStatus, Permit, Subscription
-from tidemill.explain.reasons import find_reasons
-from tidemill.explain.text import Reason
+from tidemill.explain.reasons import Reason, find_reasons
 from tidemill.policy.selection import BOTH, RETRY, Lanes
 
 

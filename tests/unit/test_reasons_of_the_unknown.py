@@ -10,8 +10,8 @@ import pytest
 
 from tests.fixtures import T0
 from tests.unit.explained import FAILURE, HOUR, MINUTE, SECOND, codes, facts
+from tidemill.explain.facts import Facts
 from tidemill.explain.reasons import find_reasons
-from tidemill.explain.text import Facts
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tidemill.errors import (
     UnavailableError,
     UnknownTaskError,
 )
-from tidemill.explain.text import Explanation
+from tidemill.explain.reasons import Explanation
 from tidemill.model import Attempt, Backoff, Malformed, RetryPolicy, Task
 from tidemill.policy.retry import PRESETS
 from tidemill.registry import task

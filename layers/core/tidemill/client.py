@@ -17,8 +17,7 @@ from tidemill.documents import DEAD_LETTERS
 from tidemill.enqueue.enqueue import EnqueueService
 from tidemill.enqueue.rules import EnqueueRules
 from tidemill.errors import InvalidRequestError, NotDelayedError, Problem, TaskNotFoundError
-from tidemill.explain.reasons import explain
-from tidemill.explain.text import Explanation
+from tidemill.explain.reasons import Explanation, explain
 from tidemill.model import Malformed, RetryPolicy, Task, TaskId
 from tidemill.policy.retry import PRESET_EXPECTED
 from tidemill.requests.tasks import NewTask, check_tasks, new_task

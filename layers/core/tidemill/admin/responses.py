@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 from tidemill.dead_letters.documents import DeadLetterId
 from tidemill.dead_letters.redrive import MAX_EXAMPLES
-from tidemill.explain.text import Reason
+from tidemill.explain.reasons import Reason
 from tidemill.model import QueueOptions
 from tidemill.store.tasks import format_id
 from tidemill.text import iso_timestamp

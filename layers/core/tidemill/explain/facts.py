@@ -1,11 +1,13 @@
-"""Facts that explain a task: what is stored about it, and the order of due tasks in its queue.
+"""Facts that explain a task: what is stored about it, and its turn among the due tasks of its queue.
 
 The selection of the order is the queue's own, or else the deployment's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, assert_never
 
@@ -13,13 +15,36 @@ from tidemill.control.fleet import FleetStatus, load_fleet_status
 from tidemill.control.queues import load_options
 from tidemill.control.task_types import list_registered_names
 from tidemill.dead_letters.queries import find_latest
-from tidemill.explain.text import Facts, format_command, format_when, format_word, shorten
-from tidemill.model import LANES, QueueOptions, Selection, Task, TaskId
+from tidemill.model import LANES, Lane, Malformed, QueueOptions, Selection, Task, TaskId
+from tidemill.policy.failures import truncate_text
 from tidemill.policy.selection import FRESH, RETRY, Lanes
 from tidemill.store import counts
 from tidemill.store import tasks as store_tasks
 from tidemill.store.connection import Tasks
 from tidemill.store.counts import COUNT_LIMIT
+from tidemill.text import format_time_and_distance
+
+MAX_WORD_LENGTH: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Facts about a task, and about its queue and executors; the latter only if it is pending.
+
+    Attributes:
+        ahead: Number of due tasks of its queue that go before it, by lane, up to `COUNT_LIMIT` + 1 in all.
+        is_known: An executor has registered its function.
+        is_any_known: An executor has registered some function.
+    """
+
+    task: Task | Malformed
+    now: datetime
+    is_dead_letter: bool = False
+    options: QueueOptions = field(default_factory=QueueOptions)
+    standing: FleetStatus = field(default_factory=FleetStatus)
+    ahead: Mapping[Lane, int] = field(default_factory=dict)
+    is_known: bool = True
+    is_any_known: bool = True
 
 
 def read_facts(tasks: Tasks, dead: Tasks, task_id: TaskId, *, now: datetime) -> Facts | None:
@@ -108,7 +133,7 @@ def explain_no_share(task: Task, facts: Facts) -> str | None:
     if task_turn.retry_share is None or not task_turn.first or not count:
         return None
     whose = "no share" if task.lane == "retry" else "all"
-    change = format_command("queue set", format_word(task.queue, "QUEUE"), "--retry-share X")
+    change = format_command("ops queue set", format_word(task.queue, "QUEUE"), "--retry-share X")
     due = f"{_format_count(count)} of lane {task_turn.first[0]} {'is' if count == 1 else 'are'} due"
     return (
         f"Retries of queue {shorten(task.queue)} have {whose} of the slots, retry_share is {task_turn.retry_share:g}: "
@@ -162,6 +187,26 @@ def _describe_shares(task_turn: Turn) -> str:
 
 def _format_count(count: int) -> str:
     return f"{COUNT_LIMIT}+" if count > COUNT_LIMIT else str(count)
+
+
+def format_when(at: datetime, facts: Facts) -> str:
+    """Return a time, with its distance from the time of *facts*."""
+    return format_time_and_distance(at, now=facts.now)
+
+
+def shorten(word: str) -> str:
+    """Return *word* in a bounded length: anyone may have written it."""
+    return truncate_text(word, MAX_WORD_LENGTH)
+
+
+def format_command(action: str, *words: str) -> str:
+    """Return the command of the operator for *action*."""
+    return f"`tidemill {' '.join((action, *words))}`"
+
+
+def format_word(text: str, stand_in: str) -> str:
+    """Return *text* if a shell takes it unquoted, else *stand_in*."""
+    return text if re.fullmatch(r"[A-Za-z0-9_.:@/][A-Za-z0-9_.:@/-]{0,199}", text) else stand_in
 
 
 _LANES_WITH_ALL_SLOTS: Final[dict[tuple[str, float], Lanes]] = {("retry", 0.0): FRESH, ("fresh", 1.0): RETRY}

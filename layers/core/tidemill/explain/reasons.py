@@ -3,31 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from tidemill.control.fleet import Permit, Subscription
 from tidemill.documents import STATUSES
-from tidemill.explain.facts import count_free_retries, explain_no_share, explain_order, read_facts
-from tidemill.explain.text import (
-    ARCHIVED,
-    MAX_NAMED_OWNERS,
-    RECLAIM,
-    Explanation,
+from tidemill.explain.facts import (
     Facts,
-    Reason,
+    count_free_retries,
+    explain_no_share,
+    explain_order,
     format_command,
-    format_dead_letter_command,
-    format_id_argument,
-    format_last_error,
-    format_permits,
     format_when,
     format_word,
+    read_facts,
     shorten,
 )
 from tidemill.model import LANES, Malformed, Task, TaskId
 from tidemill.policy.admission import UNKNOWN_NAME_GRACE, UNKNOWN_NAME_SNOOZE, has_started
 from tidemill.store.connection import Tasks
+from tidemill.store.tasks import format_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Reason why a task is not running, or description of its state.
+
+    Attributes:
+        code: A word for programs, such as ``not_due`` or ``paused``.
+        message: A sentence for the operator, with times in UTC and the remedy, if there is any.
+    """
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Reasons why a task is not running.
+
+    Attributes:
+        status: Status of the task, or ``malformed``.
+        reasons: All reasons that apply, the decisive one first; never empty.
+    """
+
+    task_id: TaskId
+    status: str
+    is_dead_letter: bool
+    reasons: tuple[Reason, ...]
+
+
+MAX_NAMED_OWNERS: Final = 5
+"""Maximum number of permit owners to name."""
+
+RECLAIM: Final = "reclaim, which runs every minute,"
+ARCHIVED: Final = "becomes a dead letter with the next archive, which runs every 5 minutes"
 
 TICK_TIMEOUT: Final = timedelta(minutes=3)
 """Time without a tick after which the schedule needs attention. Ticks come every minute by default."""
@@ -86,7 +117,7 @@ def explain_malformed(task: Malformed, facts: Facts) -> str:
 
 def _explain_malformed_outcome(task: Malformed, facts: Facts) -> str:
     if facts.is_dead_letter:
-        return f"It is a dead letter: {format_dead_letter_command('show', format_id_argument(task.id))} has more of it"
+        return f"It is a dead letter: {format_command('dlq show', _format_id_argument(task.id))} has more of it"
     match task.status:
         case "pending":
             return f"It is pending: {RECLAIM} completes it where its meaning is plain, and otherwise makes it fail"
@@ -112,9 +143,9 @@ def _explain_malformed_lease(task: Malformed, facts: Facts) -> str:
 
 def _explain_end(task: Task, facts: Facts) -> str:
     at = "" if task.finished_at is None else f" at {format_when(task.finished_at, facts)}"
-    why = f"{shorten(task.reason or 'for no reason that is known')}{format_last_error(task)}"
+    why = f"{shorten(task.reason or 'for no reason that is known')}{_format_last_error(task)}"
     if facts.is_dead_letter:
-        redrive = format_dead_letter_command("redrive", format_id_argument(task.id))
+        redrive = format_command("dlq redrive", _format_id_argument(task.id))
         return f"It failed{at}, {why}, and is a dead letter: {redrive} runs it again."
     if task.status == "failed" and task.archive_error is not None:
         return f"It failed{at}, {why}, and cannot be moved to the dead letters: {shorten(task.archive_error)}."
@@ -142,7 +173,7 @@ def _explain_lease(task: Task, facts: Facts) -> str:
 
 def _explain_stop_request(task: Task, facts: Facts) -> Reason:
     at = format_when(task.cancel_requested_at or facts.now, facts)
-    force = format_command("task cancel --force", format_id_argument(task.id))
+    force = format_command("ops task cancel --force", _format_id_argument(task.id))
     message = f"It was asked to stop at {at}: it ends as cancelled unless it succeeds; {force} ends it now."
     return Reason(code="cancel_asked", message=message)
 
@@ -162,8 +193,8 @@ def _explain_cancel_request(task: Task, facts: Facts) -> str | None:
 def _explain_not_due(task: Task, facts: Facts) -> str | None:
     if task.due_at <= facts.now:
         return None
-    failed = f"Its last attempt failed{format_last_error(task)}; it" if task.lane == "retry" else "It"
-    hurry = format_command("task retry", format_id_argument(task.id))
+    failed = f"Its last attempt failed{_format_last_error(task)}; it" if task.lane == "retry" else "It"
+    hurry = format_command("ops task retry", _format_id_argument(task.id))
     message = f"{failed} is not due until {format_when(task.due_at, facts)}; {hurry} makes it due at once."
     expires_at = task.expires_at
     if expires_at is None or not facts.now < expires_at <= task.due_at or has_started(task, attempts=task.attempts):
@@ -174,7 +205,7 @@ def _explain_not_due(task: Task, facts: Facts) -> str | None:
 def _explain_paused(task: Task, facts: Facts) -> str | None:
     if not facts.options.paused:
         return None
-    resume = format_command("queue resume", format_word(task.queue, "QUEUE"))
+    resume = format_command("ops queue resume", format_word(task.queue, "QUEUE"))
     return f"Queue {shorten(task.queue)} is paused: nothing of it starts until {resume}."
 
 
@@ -216,10 +247,10 @@ def _explain_retry_cap(task: Task, facts: Facts) -> str | None:
     limit, permits = facts.options.max_in_flight_retries, facts.standing.retries
     if task.lane != "retry" or count_free_retries(facts.options, facts.standing) != 0:
         return None
-    change = format_command("queue set", format_word(task.queue, "QUEUE"), "--max-in-flight-retries N")
+    change = format_command("ops queue set", format_word(task.queue, "QUEUE"), "--max-in-flight-retries N")
     return (
         f"Queue {shorten(task.queue)} has as many retries in flight as it allows, {limit}: "
-        f"{format_permits(permits, facts)}. It has to wait for one of them to end; {change} sets how many."
+        f"{_format_permits(permits, facts)}. It has to wait for one of them to end; {change} sets how many."
     )
 
 
@@ -266,7 +297,7 @@ def explain_executor_slots(task: Task, facts: Facts) -> str | None:
         return None
     until = "one of them comes to it" if serving else "one of them leaves"
     return (
-        f"Executors are at work on all {limit} executor slots: {format_permits(fleet.slot_permits, facts)}. "
+        f"Executors are at work on all {limit} executor slots: {_format_permits(fleet.slot_permits, facts)}. "
         f"It has to wait until {until}; MAX_EXECUTORS sets how many there are."
     )
 
@@ -303,6 +334,24 @@ def _format_service(service: Subscription) -> str:
     listed = ", ".join(queues) + (f" and {more} more" if more else "")
     lanes = "" if service.lanes == LANES else f" in lane {' and '.join(service.lanes) or 'none'}"
     return f"{'queue' if len(service.queues) == 1 else 'queues'} {listed}{lanes}" if queues else f"all queues{lanes}"
+
+
+def _format_permits(permits: Sequence[Permit], facts: Facts) -> str:
+    owners = [
+        f"{permit.n} by {shorten(permit.owner)} until {format_when(permit.until, facts)}"
+        for permit in permits[:MAX_NAMED_OWNERS]
+    ]
+    rest = [f"{len(permits) - MAX_NAMED_OWNERS} more"] if len(permits) > MAX_NAMED_OWNERS else []
+    return ", ".join(owners + rest)
+
+
+def _format_id_argument(task_id: TaskId) -> str:
+    return format_word(format_id(task_id), "ID")
+
+
+def _format_last_error(task: Task) -> str:
+    """Return the code of the last failure in brackets, or nothing. Its message is left out: it may contain anything."""
+    return "" if task.error is None else f" ({shorten(task.error.code)})"
 
 
 _CHECKS: Final[dict[str, _Check]] = {
