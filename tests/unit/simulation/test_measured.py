@@ -8,7 +8,7 @@ import pytest
 
 from tidemill.model import Lane, Retried, Succeeded
 from tidemill.simulation.engine import EPOCH, FAILURE, SimulatedRun, SimulatedTask
-from tidemill.simulation.starvation import Scenario, Starvation, Wave, measure_runs
+from tidemill.simulation.scenarios import Scenario, Starvation, Wave, measure_runs
 
 SMALL = Scenario(slots=2, duration=timedelta(seconds=20), waves=(Wave(at=timedelta(seconds=2), tasks=2),))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tidemill.simulation.priority import Comparison, Timeline, simulate_retry_priority
+from tidemill.simulation.scenarios import Comparison, Timeline, simulate_retry_priority
 
 
 def seconds(span: timedelta) -> float:

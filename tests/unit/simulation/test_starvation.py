@@ -14,7 +14,7 @@ import pytest
 
 from tidemill.model import Backoff, Lane, RetryPolicy, Selection, Succeeded
 from tidemill.simulation.engine import SimulatedRun
-from tidemill.simulation.starvation import (
+from tidemill.simulation.scenarios import (
     Scenario,
     Starvation,
     Wave,

@@ -14,8 +14,17 @@ from rich.table import Table
 
 from tidemill.cli.commands import Command, Group, build_json_option, is_json_wanted
 from tidemill.cli.output import print_json, print_text
-from tidemill.simulation.priority import Comparison, RetryPriority, Step, Timeline, simulate_retry_priority
-from tidemill.simulation.starvation import Interval, Scenario, Starvation, simulate_starvation
+from tidemill.simulation.scenarios import (
+    Comparison,
+    Interval,
+    RetryPriority,
+    Scenario,
+    Starvation,
+    Step,
+    Timeline,
+    simulate_retry_priority,
+    simulate_starvation,
+)
 
 WIDTH: Final = 100
 """Columns of a table."""

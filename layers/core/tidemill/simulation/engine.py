@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final
 
 from tidemill.model import LANES, Failed, Failure, Lane, Retried, RetryPolicy, Selection, Succeeded
 from tidemill.policy.retry import decide_after_failure
@@ -25,16 +25,13 @@ class SimulatedTask:
     fails: int = 0
 
 
-_Key: TypeAlias = tuple[int, datetime, str]
-
-
 class Backlog:
     """Pending tasks. Ids are unique."""
 
     def __init__(self, tasks: Iterable[SimulatedTask]) -> None:
         self._not_due = [(task.due_at, task.id, task) for task in tasks]
         heapq.heapify(self._not_due)
-        self._due: dict[Lane, list[tuple[_Key, SimulatedTask]]] = {lane: [] for lane in LANES}
+        self._due: dict[Lane, list[tuple[int, datetime, str, SimulatedTask]]] = {lane: [] for lane in LANES}
 
     def add(self, task: SimulatedTask) -> None:
         """Add *task*. It can be taken once `advance` has reached its due time."""
@@ -48,19 +45,15 @@ class Backlog:
         """Make tasks due whose due time is at or before *now*."""
         while self._not_due and self._not_due[0][0] <= now:
             _, _, task = heapq.heappop(self._not_due)
-            heapq.heappush(self._due[task.lane], (_sort_key(task), task))
+            heapq.heappush(self._due[task.lane], (-task.priority, task.due_at, task.id, task))
 
     def take(self, lanes: Lanes, count: int) -> list[SimulatedTask]:
         """Take up to *count* due tasks of *lanes* in a common order: priority, then due time, then id."""
         taken: list[SimulatedTask] = []
         while len(taken) < count and (heads := [self._due[lane] for lane in lanes if self._due[lane]]):
-            _, task = heapq.heappop(min(heads))
+            *_, task = heapq.heappop(min(heads))
             taken.append(task)
         return taken
-
-
-def _sort_key(task: SimulatedTask) -> _Key:
-    return (-task.priority, task.due_at, task.id)
 
 
 EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
