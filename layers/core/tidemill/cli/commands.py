@@ -271,7 +271,7 @@ _root: Final = Group(
 _root.imports = {
     "dlq": ("tidemill.cli.dlq:dlq", "List, show, redrive, purge, export and restore dead letters."),
     "policy": ("tidemill.cli.policies:policy", "Show the retry presets and their delays."),
-    "simulate": ("tidemill.cli.simulate:simulate", "Simulate retry policies on a virtual clock."),
+    "simulate": ("tidemill.cli.policies:simulate", "Simulate retry policies on a virtual clock."),
     "work": ("tidemill.cli.work:work", "Run due tasks until stopped."),
     "indexes": ("tidemill.cli.operations:create_indexes", "Create missing indexes, in collections of any size."),
 }

@@ -173,12 +173,16 @@ def _format_pairs(pairs: Iterable[tuple[str, str]], *, gap: int) -> str:
 
 
 def _render(table: Table, *, least_width: int) -> str:
-    """Return *table* as lines of text."""
+    width = max(read_line_width() or _UNLIMITED, least_width)
+    return render_table(table, width=width, is_terminal=is_terminal())
+
+
+def render_table(table: Table, *, width: int, is_terminal: bool) -> str:
+    """Return *table* as lines of text, in colour for a terminal."""
     from rich.console import Console  # noqa: PLC0415
 
     # Rendered in memory: only `print_text` may fail to write to stdout.
-    width = max(read_line_width() or _UNLIMITED, least_width)
-    console = Console(file=StringIO(), width=width, force_terminal=is_terminal(), legacy_windows=False)
+    console = Console(file=StringIO(), width=width, force_terminal=is_terminal, legacy_windows=False)
     with console.capture() as capture:
         console.print(table)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
