@@ -11,9 +11,10 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Final
 
+from aws_lambda_powertools import Logger
 from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 
-from tidemill.errors import InvalidRequestError, TidemillError, UnexpectedError
+from tidemill.errors import InvalidRequestError, TidemillError, UnavailableError, UnexpectedError
 
 MAX_FRAMES: Final = 5
 """Number of the innermost frames in the stack of a logged error."""
@@ -31,6 +32,12 @@ def error_fields(error: BaseException) -> dict[str, str]:
     if isinstance(error, TidemillError):
         return kind | {"reason": str(error)}
     return kind | {"stack": "".join(traceback.format_tb(error.__traceback__, limit=-MAX_FRAMES))}
+
+
+def log_failure(logger: Logger, error: BaseException, **fields: object) -> None:
+    """Log that a function failed: as a warning if MongoDB did not answer, which a repeat mends."""
+    log = logger.warning if isinstance(error, UnavailableError) else logger.error
+    log("failed", extra=error_fields(error) | fields, stacklevel=3)  # the line of the caller
 
 
 def quiet_libraries() -> None:

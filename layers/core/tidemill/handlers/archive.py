@@ -13,7 +13,7 @@ from tidemill.aws import lambda_functions, logging
 from tidemill.aws.metrics import Counts, counting
 from tidemill.bootstrap import deployment
 from tidemill.dead_letters.archive import ArchiveError, Report, archive
-from tidemill.errors import CredentialsError, UnavailableError
+from tidemill.errors import CredentialsError
 from tidemill.requests.events import SweepRequest
 from tidemill.requests.validation import parse_request
 
@@ -41,8 +41,7 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, An
             _log_report(error.report, counts, reason=str(error))
             raise error.errors[0] from None
         except Exception as error:
-            log = logger.warning if isinstance(error, UnavailableError) else logger.error
-            log("failed", extra=logging.error_fields(error))
+            logging.log_failure(logger, error)
             raise
 
 

@@ -22,7 +22,7 @@ from tidemill.aws import lambda_functions, logging
 from tidemill.aws.lambda_functions import SendError
 from tidemill.bootstrap import deployment, prepare_wake
 from tidemill.enqueue.documents import Accepted
-from tidemill.enqueue.rules import EnqueueRules, Invocation, make_direct_rules, make_http_rules, refuse_too_old
+from tidemill.enqueue.rules import DIRECT, EnqueueRules, Invocation, make_direct_rules, make_http_rules, refuse_too_old
 from tidemill.errors import (
     CredentialsError,
     DuplicateKeyError,
@@ -109,16 +109,12 @@ def _answer(event: Any, context: LambdaContext | None) -> dict[str, Any]:  # noq
     if is_redelivery(event):
         return _enqueue_redelivered(event["Records"], context)
     if events.is_direct(event):
-        return _enqueue_direct(event, request_id=_get_request_id(context))
+        # Repeats of an invocation have its id; a call without a context has no repeats.
+        return _enqueue_direct(event, request_id=str(uuid.uuid4()) if context is None else context.aws_request_id)
     if events.is_http(event):
         return _answer_request(event, context)
     logger.warning("invalid_event")
     return models.encode_error(HttpError(400, "invalid_event", "this is no event of the REST API"))
-
-
-def _get_request_id(context: LambdaContext | None) -> str:
-    """Return the id of the invocation, which its repeats have too; a call without a context has no repeats."""
-    return str(uuid.uuid4()) if context is None else context.aws_request_id
 
 
 def _enqueue_direct(event: Any, *, request_id: str) -> dict[str, Any]:  # noqa: ANN401 - of any kind
@@ -129,7 +125,7 @@ def _enqueue_direct(event: Any, *, request_id: str) -> dict[str, Any]:  # noqa: 
     try:
         return deployment().with_current_secret(submit)
     except Exception as error:
-        _log_failure(error)
+        logging.log_failure(logger, error)
         raise
 
 
@@ -148,14 +144,14 @@ def _enqueue_redelivered(messages: Sequence[Mapping[str, Any]], context: LambdaC
         try:
             deployment().with_current_secret(lambda message=message: _submit_redelivered(message))  # type: ignore[misc]
         except MENDED_BY_TIME as error:
-            _log_failure(error, left=len(rest))
+            logging.log_failure(logger, error, left=len(rest))
             left += rest
             break
         except NEVER_MENDED as error:
             is_sqs_away = is_sqs_away or not _move_to_failures(message, error)
             left += rest[:1] if is_sqs_away else []
         except Exception as error:  # noqa: BLE001 - it must not delay the rest
-            _log_failure(error, message_id=message["messageId"])
+            logging.log_failure(logger, error, message_id=message["messageId"])
             left += rest[:1]
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in left]}
 
@@ -171,7 +167,8 @@ def _submit_redelivered(message: Mapping[str, Any]) -> None:
 def _submit_direct(request: DirectRequest | SingleDirectRequest, invocation: Invocation) -> dict[str, Any]:
     origin, max_timeout = request.occurrence or invocation, deployment().settings.max_task_timeout
     rules = make_direct_rules(origin, is_single=request.is_single, max_timeout=max_timeout)
-    accepted = _submit_tasks(request.tasks, rules=rules, trace=events.build_direct_trace(invocation.request_id))
+    trace = {"source": DIRECT, "correlation_id": invocation.request_id}
+    accepted = _submit_tasks(request.tasks, rules=rules, trace=trace)
     if request.occurrence is not None:
         return {"tasks": [{"id": str(task.id)} for task in accepted], "is_new": any(task.is_new for task in accepted)}
     answer = models.build_all_accepted(accepted).model_dump()
@@ -191,11 +188,6 @@ def _move_to_failures(message: Mapping[str, Any], error: TidemillError) -> bool:
             not_sent = str(send_error)
     logger.warning("refused", extra=fields | ({} if not_sent is None else {"not_sent": not_sent}))
     return not_sent is None
-
-
-def _log_failure(error: Exception, **fields: object) -> None:
-    log = logger.warning if isinstance(error, UnavailableError) else logger.error
-    log("failed", extra=logging.error_fields(error) | fields)
 
 
 def _answer_request(event: dict[str, Any], context: LambdaContext | None) -> dict[str, Any]:

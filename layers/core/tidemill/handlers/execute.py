@@ -81,8 +81,8 @@ def _execute(
     except BaseException as error:
         if not isinstance(error, TidemillError) or ABANDONED_THREADS.task_ids():
             on_recycle(error)
-        level = logger.warning if isinstance(error, UnavailableError) else logger.error
-        _log(level, "failed", **aws_logging.error_fields(error))
+        with contextlib.suppress(Exception):  # as in `_log`
+            aws_logging.log_failure(logger, error)
         raise
     unconfirmed = _find_unconfirmed(report)
     if report.spent or ABANDONED_THREADS.task_ids():

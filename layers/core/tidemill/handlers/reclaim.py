@@ -15,7 +15,7 @@ from tidemill.aws import lambda_functions, logging
 from tidemill.aws.metrics import Counts, Gauge, counting
 from tidemill.bootstrap import deployment
 from tidemill.clock import ServerClock
-from tidemill.errors import TidemillError, UnavailableError
+from tidemill.errors import TidemillError
 from tidemill.executor import outcomes
 from tidemill.reclaim import reclaim
 from tidemill.requests.events import Source, SweepRequest, find_dead_owner, is_dropped_launch
@@ -51,8 +51,7 @@ def lambda_handler(event: Any, context: LambdaContext | None) -> dict[str, Any]:
         try:
             return _sweep(event, context, counts)
         except Exception as error:
-            log = logger.warning if isinstance(error, UnavailableError) else logger.error
-            log("failed", extra=logging.error_fields(error))
+            logging.log_failure(logger, error)
             raise
 
 

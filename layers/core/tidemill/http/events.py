@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from bson import ObjectId
 
-from tidemill.enqueue.rules import DIRECT
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.http.models import KEY_HEADER, HttpError
 from tidemill.requests.tasks import MAX_KEY_CHARS
@@ -171,11 +170,6 @@ def build_trace(event: Mapping[str, Any]) -> dict[str, str]:
     for traceparent in filter(_TRACEPARENT.fullmatch, headers.get("traceparent", [])):
         fields["traceparent"] = traceparent
     return fields
-
-
-def build_direct_trace(request_id: str) -> dict[str, str]:
-    """Return the fields about a direct invocation that are stored with its tasks."""
-    return {"source": DIRECT, "correlation_id": request_id}
 
 
 def parse_object_id(text: str) -> ObjectId:

@@ -246,13 +246,11 @@ def build_all_accepted(tasks: Sequence[Accepted]) -> AcceptedTasks:
 def build_task_answer(task: Task) -> TaskAnswer:
     """Return a task as its caller may see it, without the payload."""
     result = json_util.dumps(task.result, json_options=json_util.RELAXED_JSON_OPTIONS)
-    message = "" if task.error is None else truncate_text(task.error.message, MAX_ERROR_CHARS)
-    error = (
-        None
-        if task.error is None
-        else TaskFailure(code=truncate_text(task.error.code, _MAX_NAME_CHARS), message=message)
-    )
-    is_cut = len(result) > MAX_RESULT_CHARS or (task.error is not None and message != task.error.message)
+    error, is_cut = None, len(result) > MAX_RESULT_CHARS
+    if task.error is not None:
+        message = truncate_text(task.error.message, MAX_ERROR_CHARS)
+        error = TaskFailure(code=truncate_text(task.error.code, _MAX_NAME_CHARS), message=message)
+        is_cut = is_cut or message != task.error.message
     return TaskAnswer(
         id=str(task.id),
         name=truncate_text(task.name, _MAX_NAME_CHARS),

@@ -100,15 +100,10 @@ class RetryOptions(Request):
         return Backoff(**self.model_dump(exclude={"max_retries"}))
 
 
-def retry_options(policy: RetryPolicy) -> RetryOptions:
-    """Return *policy* as options."""
-    return RetryOptions(max_retries=policy.max_retries, **asdict(policy.backoff))
-
-
 def _read_retry(value: Any) -> Any:  # noqa: ANN401 - a validator sees anything
     policy = PRESETS.get(value) if isinstance(value, str) else value
     if isinstance(policy, RetryPolicy):
-        return retry_options(policy)
+        return RetryOptions(max_retries=policy.max_retries, **asdict(policy.backoff))
     if isinstance(value, Mapping | RetryOptions):
         return value
     raise ValueError(f"{PRESET_EXPECTED}, or an object with its numbers")
