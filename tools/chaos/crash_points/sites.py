@@ -23,7 +23,6 @@ SHARED: Final = frozenset({"write_each", "find_and_modify", "update_semaphore"})
 
 ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType({
     "aws/lambda_functions.py:invoke_function": "the command line asks the operate function, which is crashed itself",
-    "cli/commands.py:action.<locals>.decorate": "makes a command of click",
     "cli/commands.py:run_command": "runs a command of click; what that calls is crashed itself",
     "control/fleet.py:ExecutorSlots.cancel_acquire": "after an acquire without an answer; else the slot ends by itself",
     "store/connection.py:run_server_command": "asks the server something, and changes nothing",

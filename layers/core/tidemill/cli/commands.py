@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from importlib import import_module
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import click
@@ -113,10 +112,10 @@ class Group(_PrintedHelp, click.Group):
     """Group of commands. *imports* has ``module:attribute`` and a summary for each command that is imported late."""
 
     command_class = Operation
-    imports: Mapping[str, tuple[str, str]] = MappingProxyType({})
 
-    def __init__(self, name: str, summary: str, *parameters: click.Parameter) -> None:
+    def __init__(self, name: str, summary: str, *parameters: click.Parameter, **imports: tuple[str, str]) -> None:
         super().__init__(name, help=summary, params=list(parameters), subcommand_metavar="COMMAND ...")
+        self.imports = imports
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
         """Return the names of all commands, in the order of their definition."""
@@ -259,20 +258,21 @@ def is_json_wanted() -> bool:
     return bool(click.get_current_context().meta.get("json"))
 
 
-_ops: Final = Group("ops", "Inspect and operate queues and tasks.", build_function_option())
-_ops.imports = {
-    "queue": ("tidemill.cli.queues:queue", "List, show, declare, pause, resume and configure queues."),
-    "task": ("tidemill.cli.tasks:task", "List, show, explain, retry and cancel tasks."),
-    "stats": ("tidemill.cli.queues:stats", "Show statistics of retries."),
-}
-_root: Final = Group(
-    "tidemill", "Operate a Tidemill queue. MONGODB_URI, MONGODB_DATABASE and TIDEMILL_PREFIX name its collections."
+_ops: Final = Group(
+    "ops",
+    "Inspect and operate queues and tasks.",
+    build_function_option(),
+    queue=("tidemill.cli.queues:queue", "List, show, declare, pause, resume and configure queues."),
+    task=("tidemill.cli.tasks:task", "List, show, explain, retry and cancel tasks."),
+    stats=("tidemill.cli.queues:stats", "Show statistics of retries."),
 )
-_root.imports = {
-    "dlq": ("tidemill.cli.dlq:dlq", "List, show, redrive, purge, export and restore dead letters."),
-    "policy": ("tidemill.cli.policies:policy", "Show the retry presets and their delays."),
-    "simulate": ("tidemill.cli.policies:simulate", "Simulate retry policies on a virtual clock."),
-    "work": ("tidemill.cli.work:work", "Run due tasks until stopped."),
-    "indexes": ("tidemill.cli.operations:create_indexes", "Create missing indexes, in collections of any size."),
-}
+_root: Final = Group(
+    "tidemill",
+    "Operate a Tidemill queue. MONGODB_URI, MONGODB_DATABASE and TIDEMILL_PREFIX name its collections.",
+    dlq=("tidemill.cli.dlq:dlq", "List, show, redrive, purge, export and restore dead letters."),
+    policy=("tidemill.cli.policies:policy", "Show the retry presets and their delays."),
+    simulate=("tidemill.cli.policies:simulate", "Simulate retry policies on a virtual clock."),
+    work=("tidemill.cli.work:work", "Run due tasks until stopped."),
+    indexes=("tidemill.cli.operations:create_indexes", "Create missing indexes, in collections of any size."),
+)
 _root.add_command(_ops)
