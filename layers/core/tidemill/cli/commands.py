@@ -96,6 +96,7 @@ class Command(_PrintedHelp):
     def __init__(self, *arguments: Any, example: str, note: str = "", **options: Any) -> None:  # noqa: ANN401 - click's
         super().__init__(*arguments, **options)
         self.help = f"{self.help}\n\n{note}"
+        self.short_help = self.get_short_help_str(limit=200)
         self.epilog = f"Example: {example}"
         self.example = example
 
@@ -114,40 +115,32 @@ class Group(_PrintedHelp, click.Group):
     command_class = Operation
 
     def __init__(self, name: str, summary: str, *parameters: click.Parameter, **imports: tuple[str, str]) -> None:
-        super().__init__(name, help=summary, params=list(parameters), subcommand_metavar="COMMAND ...")
+        super().__init__(
+            name, help=summary, short_help=summary, params=list(parameters), subcommand_metavar="COMMAND ..."
+        )
         self.imports = imports
+        for command, (_, short_help) in imports.items():
+            self.add_command(click.Command(command, short_help=short_help))  # for the help, until it is called
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
         """Return the names of all commands, in the order of their definition."""
-        return [*self.commands, *self.imports]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command *cmd_name*, imported now if need be."""
-        if cmd_name not in self.imports:
-            return super().get_command(ctx, cmd_name)
-        module, attribute = self.imports[cmd_name][0].split(":")
-        command: click.Command = getattr(import_module(module), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the names and summaries of all commands, without importing them."""
-        summaries = [(name, command.get_short_help_str(limit=200)) for name, command in self.commands.items()]
-        summaries += [(name, summary) for name, (_, summary) in self.imports.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl(summaries)
+        return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that *args* begin with.
+        """Return the command that *args* begin with, imported now if need be.
 
         Raises:
             UsageError: There is no such command.
         """
-        known = self.list_commands(ctx)
-        if not args[0].startswith("-") and args[0] not in known:
-            hint = did_you_mean(args[0], known) or ";"
-            ctx.fail(f"there is no command {args[0]}{hint} `{ctx.command_path} --help` lists all")
+        name = args[0]
+        if not name.startswith("-") and name not in self.commands:
+            hint = did_you_mean(name, self.commands) or ";"
+            ctx.fail(f"there is no command {name}{hint} `{ctx.command_path} --help` lists all")
+        if name in self.imports:
+            module, attribute = self.imports[name][0].split(":")
+            self.add_command(getattr(import_module(module), attribute))
         return super().resolve_command(ctx, args)
 
 
@@ -275,4 +268,4 @@ _root: Final = Group(
     work=("tidemill.cli.work:work", "Run due tasks until stopped."),
     indexes=("tidemill.cli.operations:create_indexes", "Create missing indexes, in collections of any size."),
 )
-_root.add_command(_ops)
+_root.commands = {"ops": _ops, **_root.commands}
