@@ -63,7 +63,6 @@ MAX_HTTP_PRIORITY: Final = 10
 
 _TASK_ID: Final = "68a5f0c2e4b0a1d2c3f4a5b6"
 _MOMENT: Final = "2026-07-01T09:00:00.000Z"
-_ANSWER: Final = ConfigDict(frozen=True)
 
 
 class HttpTask(TaskFields):
@@ -114,36 +113,32 @@ class Batch(Request):
         return f"Batch of {len(self.tasks)}"
 
 
-class AcceptedTask(BaseModel):
-    """A stored task with its status."""
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True)
 
-    model_config = _ANSWER
+
+class AcceptedTask(_Answer):
+    """A stored task with its status."""
 
     id: str = Field(examples=[_TASK_ID], description="24 hex digits.")
     status: Status = Field(examples=["pending"])
 
 
-class AcceptedTasks(BaseModel):
+class AcceptedTasks(_Answer):
     """The tasks of a batch, in the order of the request."""
-
-    model_config = _ANSWER
 
     tasks: list[AcceptedTask]
 
 
-class TaskFailure(BaseModel):
+class TaskFailure(_Answer):
     """Error of the last failed attempt."""
-
-    model_config = _ANSWER
 
     code: str = Field(examples=["http_503"], description="Groups failures of one kind.")
     message: str = Field(examples=["the receiver answered 503"])
 
 
-class TaskAnswer(BaseModel):
+class TaskAnswer(_Answer):
     """State of a task, without its payload."""
-
-    model_config = _ANSWER
 
     id: str = Field(examples=[_TASK_ID], description="24 hex digits.")
     name: str = Field(examples=["deliver_webhook"])
@@ -172,19 +167,15 @@ class TaskAnswer(BaseModel):
     truncated: bool = Field(examples=[False], description="The result or the error is too large and was cut.")
 
 
-class ErrorDetail(BaseModel):
+class ErrorDetail(_Answer):
     """One problem of the request."""
-
-    model_config = _ANSWER
 
     field: str = Field(examples=["tasks.3.queue"], description="The dotted path of the field.")
     message: str = Field(examples=["is not declared: run `tidemill ops queue declare QUEUE` once"])
 
 
-class ErrorBody(BaseModel):
+class ErrorBody(_Answer):
     """Code, message and details of an error."""
-
-    model_config = _ANSWER
 
     code: str = Field(
         examples=["not_allowed"],
@@ -195,10 +186,8 @@ class ErrorBody(BaseModel):
     details: list[ErrorDetail]
 
 
-class ErrorAnswer(BaseModel):
+class ErrorAnswer(_Answer):
     """The shape of every error."""
-
-    model_config = _ANSWER
 
     error: ErrorBody
 
