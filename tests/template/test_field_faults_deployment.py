@@ -21,7 +21,7 @@ from tests.template.translating import ROOT
 from tests.template.wiring import edges, functions, named
 from tidemill import Queue
 from tidemill.clock import truncate_to_ms
-from tidemill.requests.validation import MAX_PAYLOAD_BYTES, find_storage_problem
+from tidemill.requests.validation import MAX_PAYLOAD_BYTES, UnfitError, encode_payload
 from tools.pages import list_pages
 
 EXPRESSION = re.compile(r"\b(?:rate\(\d|cron\()[^()]*\)")
@@ -112,13 +112,14 @@ def test_what_our_check_lets_through_comes_back_as_it_was(  # F97
 
     [found] = db["tasks"].with_options(AWARE).find({"_id": task_id})
 
-    assert find_storage_problem(payload, max_bytes=MAX_PAYLOAD_BYTES) is None
+    assert encode_payload(payload, max_bytes=MAX_PAYLOAD_BYTES)
     assert bson.encode(found["payload"]) == bson.encode(payload)  # 1.0 is not 1, -0.0 is not 0.0, order counts
 
 
 @pytest.mark.parametrize("payload", REFUSED)
 def test_what_our_check_refuses_could_not_be_stored(db: Database[Any], payload: dict[str, Any]) -> None:  # F97
-    assert find_storage_problem(payload, max_bytes=MAX_PAYLOAD_BYTES) is not None
+    with pytest.raises(UnfitError):
+        encode_payload(payload, max_bytes=MAX_PAYLOAD_BYTES)
     with pytest.raises((bson.errors.BSONError, OverflowError, UnicodeEncodeError, PyMongoError)):
         db["tasks"].insert_one({"payload": payload})
 

@@ -24,7 +24,7 @@ from bson.raw_bson import RawBSONDocument
 
 from tidemill import InvalidRequestError
 from tidemill.requests.tasks import new_task
-from tidemill.requests.validation import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, find_storage_problem
+from tidemill.requests.validation import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, UnfitError, encode_payload
 
 STORABLE = "must contain only what MongoDB can store"
 NOT_FINITE = "must not be NaN or Infinity"
@@ -57,7 +57,11 @@ class Mine(dict[str, Any]):
 
 
 def problem(value: Any) -> str | None:
-    return find_storage_problem({"a": value}, max_bytes=MAX_PAYLOAD_BYTES)
+    try:
+        encode_payload({"a": value}, max_bytes=MAX_PAYLOAD_BYTES)
+    except UnfitError as error:
+        return str(error)
+    return None
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -162,7 +166,7 @@ def test_the_size_that_counts_is_the_stored_one(size: int, *, fits: bool) -> Non
     value = {"a": "x" * size}
 
     assert (len(bson.encode(value)) <= MAX_PAYLOAD_BYTES) == fits
-    assert (find_storage_problem(value, max_bytes=MAX_PAYLOAD_BYTES) is None) == fits
+    assert (problem(value["a"]) is None) == fits
 
 
 @pytest.mark.parametrize("payload", [None, [], [1, 2], "x", 1, True, MappingProxyType({})])

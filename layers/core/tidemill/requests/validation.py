@@ -155,15 +155,6 @@ def require_storable(value: dict[str, Any], info: ValidationInfo) -> dict[str, A
     return value
 
 
-def find_storage_problem(value: dict[str, Any], *, max_bytes: int) -> str | None:
-    """Return the reason why *value* cannot be stored or written as strict JSON, or ``None`` if it can."""
-    try:
-        encode_payload(value, max_bytes=max_bytes)
-    except UnfitError as error:
-        return str(error)
-    return None
-
-
 class UnfitError(ValueError):
     """A value cannot be stored: *reason* says why, and *path* where in it, by names and indexes."""
 
