@@ -17,6 +17,7 @@ from tidemill.control.task_types import Directory
 from tidemill.documents import decode
 from tidemill.enqueue.enqueue import EnqueueService
 from tidemill.model import Lane, Lease, Malformed, Task
+from tidemill.requests.tasks import NewTask, check_tasks
 from tidemill.store import claims
 from tidemill.store.connection import Tasks, with_majority
 from tidemill.store.scan import Scan
@@ -109,3 +110,8 @@ def whole(tasks: Iterable[Task | Malformed]) -> list[Task]:
     held = list(tasks)
     assert all(isinstance(task, Task) for task in held)
     return [task for task in held if isinstance(task, Task)]
+
+
+def new_tasks(requests: Iterable[dict[str, Any]]) -> list[NewTask]:
+    """The requests for these tasks."""
+    return check_tasks(requests).tasks

@@ -9,13 +9,12 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.monitoring import CommandStartedEvent
 
-from tests.builders import make_service
+from tests.builders import make_service, new_tasks
 from tests.commands import Commands
 from tests.handlers.conftest import Deployed
 from tidemill import UnavailableError
 from tidemill.enqueue.rules import EnqueueRules
 from tidemill.requests.events import Occurrence
-from tidemill.requests.tasks import new_tasks
 from tidemill.testing import Mongod
 
 NOOP: dict[str, Any] = {"name": "noop", "payload": {}}

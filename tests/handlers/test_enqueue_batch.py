@@ -12,13 +12,14 @@ from pymongo.database import Database
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from tests.at_once import at_once
+from tests.builders import new_tasks
 from tests.faults import enqueue_failing as failing
 from tests.faults import failing as broken
 from tests.handlers.calls import Answer, request
 from tests.handlers.conftest import Deployed
 from tidemill import DuplicateKeyError, Queue, indexes
 from tidemill.errors import InvalidRequestError, Problem, RefusedError
-from tidemill.requests.tasks import MAX_TASKS, new_tasks
+from tidemill.requests.tasks import MAX_TASKS
 from tidemill.store import writes
 from tidemill.store.connection import open_tasks
 from tidemill.testing import Mongod

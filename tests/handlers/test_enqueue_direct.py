@@ -13,7 +13,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.at_once import at_once
-from tests.builders import make_service
+from tests.builders import make_service, new_tasks
 from tests.handlers.calls import app, sample
 from tests.handlers.conftest import Deployed
 from tests.handlers.lambda_api import FakeLambda
@@ -21,7 +21,6 @@ from tests.handlers.test_confirmed_repeats import TakenBack
 from tidemill import DuplicateKeyError, InvalidRequestError, Queue, UnavailableError, UnknownTaskError, indexes
 from tidemill.enqueue.enqueue import EnqueueService
 from tidemill.enqueue.rules import EnqueueRules, Invocation
-from tidemill.requests.tasks import new_tasks
 from tidemill.testing import FakeContext, Mongod
 
 NOOP: dict[str, Any] = {"name": "noop", "payload": {}}

@@ -11,7 +11,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.at_once import at_once
-from tests.builders import make_service
+from tests.builders import make_service, new_tasks
 from tests.faults import enqueue_failing as failing
 from tests.handlers.calls import sample
 from tests.handlers.conftest import Deployed
@@ -21,7 +21,7 @@ from tidemill.enqueue.enqueue import EnqueueService
 from tidemill.enqueue.rules import EnqueueRules
 from tidemill.errors import RefusedError
 from tidemill.requests.events import Occurrence
-from tidemill.requests.tasks import NewTask, new_tasks
+from tidemill.requests.tasks import NewTask
 from tidemill.testing import FakeContext, Mongod
 
 NOOP: dict[str, Any] = {"name": "noop", "payload": {}}

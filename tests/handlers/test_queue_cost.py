@@ -10,12 +10,12 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from tests.builders import new_tasks
 from tests.handlers.test_enqueue_names import Stopwatch, register
 from tidemill import InvalidRequestError, Queue, UnknownTaskError
 from tidemill.clock import ServerClock
 from tidemill.control.task_types import DECLARATIONS_CACHE_SEC, Directory
 from tidemill.enqueue.enqueue import EnqueueService
-from tidemill.requests.tasks import new_tasks
 from tidemill.testing import Mongod
 from tools.bench.enqueue import Sent
 

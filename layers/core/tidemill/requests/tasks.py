@@ -258,20 +258,11 @@ class CheckedTasks(NamedTuple):
     payloads: list[bytes]
 
 
-def new_tasks(requests: Iterable[NewTask | Mapping[str, Any]]) -> list[NewTask]:
+def check_tasks(requests: Iterable[NewTask | Mapping[str, Any]]) -> CheckedTasks:
     """Return the validated tasks, in order. A request is a `NewTask` or a mapping of its fields.
 
     Raises:
         InvalidRequestError: With the problems of all requests; each field begins with the index of its request.
-    """
-    return check_tasks(requests).tasks
-
-
-def check_tasks(requests: Iterable[NewTask | Mapping[str, Any]]) -> CheckedTasks:
-    """Return the tasks of `new_tasks`, and their payloads as BSON.
-
-    Raises:
-        InvalidRequestError: As in `new_tasks`.
     """
     given, payloads = list(requests), list[bytes]()
     try:
