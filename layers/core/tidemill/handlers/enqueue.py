@@ -201,7 +201,7 @@ def _answer_request(event: dict[str, Any], context: LambdaContext | None) -> dic
 @app.post("/tasks", **openapi.POST)
 def enqueue(task: Annotated[HttpTask, Body()], idempotency_key: KeyInHeader = None) -> Response[AcceptedTask]:
     """Enqueue one task."""
-    [accepted] = _submit([task.add_key(idempotency_key)], is_single=True)
+    [accepted] = _submit_http([task.add_key(idempotency_key)], is_single=True)
     headers = models.HEADERS | {"Location": events.build_location(_current_event(), accepted.id)}
     status = 202 if accepted.is_new else 200
     return Response(status_code=status, body=models.build_accepted(accepted), headers=headers)
@@ -212,7 +212,7 @@ def enqueue_batch(batch: Annotated[Batch, Body()]) -> Response[AcceptedTasks]:
     """Enqueue many tasks, all or none."""
     if events.read_idempotency_key(_current_event()) is not None:
         raise InvalidRequestError([Problem(KEY_HEADER, "is for one task: give each an idempotency_key")])
-    accepted = _submit(batch.tasks, is_single=False)
+    accepted = _submit_http(batch.tasks, is_single=False)
     status = 202 if any(task.is_new for task in accepted) else 200
     return Response(status_code=status, body=models.build_all_accepted(accepted), headers=dict(models.HEADERS))
 
@@ -251,7 +251,7 @@ def _current_event() -> dict[str, Any]:
     return event
 
 
-def _submit(requests: Sequence[NewTask], *, is_single: bool) -> list[Accepted]:
+def _submit_http(requests: Sequence[NewTask], *, is_single: bool) -> list[Accepted]:
     event, max_timeout = _current_event(), deployment().settings.max_task_timeout
     rules = make_http_rules(events.read_caller(event), is_single=is_single, max_timeout=max_timeout)
     return _submit_tasks(requests, rules=rules, trace=events.build_trace(event))
