@@ -18,7 +18,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 from threading import Event
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, NoReturn, Self, TextIO
 
 import click
@@ -296,9 +296,7 @@ class Watch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._leave_signals()
         self._wakeup.shutdown(socket.SHUT_RDWR)  # a forked process may have it open still
         self._wakeup.close()
