@@ -7,20 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-from tidemill.admin.responses import (
-    AnyDeadLetter,
-    DeadLetterPage,
-    DeadLetterResponse,
-    ErrorView,
-    ExportResponse,
-    GroupRow,
-    GroupsResponse,
-    MalformedDeadLetterView,
-    OtherFailure,
-    PurgeResponse,
-    RedriveResponse,
-    Sample,
-)
+from tidemill.admin import responses
 from tidemill.cli import tasks
 from tidemill.cli.output import (
     ABSENT,
@@ -63,7 +50,7 @@ _MEANINGS: Final = {
 """Explanations of the codes of refusals."""
 
 
-def describe_groups(response: GroupsResponse) -> str:
+def describe_groups(response: responses.GroupsResponse) -> str:
     """Return two lines for each group, numbers and times and a sample, and the totals."""
     if response.groups:
         return f"{_format_groups(response)}\n\n{_format_total(response)}"
@@ -72,7 +59,7 @@ def describe_groups(response: GroupsResponse) -> str:
     return f"there are no open dead letters {among} {response.database}"
 
 
-def _format_groups(response: GroupsResponse) -> str:
+def _format_groups(response: responses.GroupsResponse) -> str:
     headings = {"fingerprint": "word", "count": "number", "first": "number", "last": "number"}
     table = format_table(
         {**headings, "last 24 h, by hour": "word"},  # type: ignore[dict-item]
@@ -83,7 +70,7 @@ def _format_groups(response: GroupsResponse) -> str:
     return "\n".join([heading, rule, *(line for pair in zip(rows, samples, strict=True) for line in pair)])
 
 
-def _format_group(group: GroupRow, now: datetime) -> tuple[str, ...]:
+def _format_group(group: responses.GroupRow, now: datetime) -> tuple[str, ...]:
     return (
         shorten(clean(group.fingerprint), _MAX_WORD) or ABSENT,
         str(group.dead_letters),
@@ -93,7 +80,7 @@ def _format_group(group: GroupRow, now: datetime) -> tuple[str, ...]:
     )
 
 
-def _format_sample(group: GroupRow) -> str:
+def _format_sample(group: responses.GroupRow) -> str:
     sample = group.sample
     if sample is None:
         return "    (no longer there)"
@@ -102,7 +89,7 @@ def _format_sample(group: GroupRow) -> str:
     return f"    {shorten(text, max(read_line_width() or 0, 40) - 4)}"
 
 
-def _format_total(response: GroupsResponse) -> str:
+def _format_total(response: responses.GroupsResponse) -> str:
     length = len(response.groups)
     of_all = f" of {response.total_groups}" if length < response.total_groups else ""
     groups = f"{length}{of_all} {'group' if length == 1 and not of_all else 'groups'}"
@@ -130,7 +117,7 @@ def _can_encode(text: str) -> bool:
     return True
 
 
-def format_dead_letters(page: DeadLetterPage) -> str:
+def format_dead_letters(page: responses.DeadLetterPage) -> str:
     """Return a row for each dead letter of a list."""
     return format_table(
         {"task": "id", "failed at": "word", "name": "text", "error": "text", "exported": "word", "state": "word"},
@@ -138,8 +125,8 @@ def format_dead_letters(page: DeadLetterPage) -> str:
     )
 
 
-def _format_row(letter: AnyDeadLetter, now: datetime) -> tuple[str, ...]:
-    if isinstance(letter, MalformedDeadLetterView):
+def _format_row(letter: responses.AnyDeadLetter, now: datetime) -> tuple[str, ...]:
+    if isinstance(letter, responses.MalformedDeadLetterView):
         name, code = ABSENT, letter.reason or ABSENT
     else:
         name, code = letter.name, letter.error.code if letter.error else letter.reason or ABSENT
@@ -153,7 +140,7 @@ def _format_row(letter: AnyDeadLetter, now: datetime) -> tuple[str, ...]:
     )
 
 
-def describe_dead_letter(response: DeadLetterResponse) -> str:
+def describe_dead_letter(response: responses.DeadLetterResponse) -> str:
     """Return the facts about a dead letter, its execution log, and the other dead letters of its task."""
     blocks = [format_facts(_list_facts(response)), tasks.format_log(response.letter.attempt_log)]
     if response.other_failures:
@@ -161,7 +148,7 @@ def describe_dead_letter(response: DeadLetterResponse) -> str:
     return "\n\n".join(blocks)
 
 
-def _list_facts(response: DeadLetterResponse) -> dict[str, str]:
+def _list_facts(response: responses.DeadLetterResponse) -> dict[str, str]:
     letter, now = response.letter, response.now
     return tasks.list_task_facts(letter, response) | {
         "kept": f"among the dead letters of {response.database}",
@@ -173,7 +160,7 @@ def _list_facts(response: DeadLetterResponse) -> dict[str, str]:
     }
 
 
-def _format_other_failures(response: DeadLetterResponse) -> str:
+def _format_other_failures(response: responses.DeadLetterResponse) -> str:
     return format_table(
         {"redrives": "number", "failed at": "word", "reason": "word", "error": "text", "state": "word"},
         [
@@ -189,7 +176,7 @@ def _format_other_failures(response: DeadLetterResponse) -> str:
     )
 
 
-def describe_redrive(total: RedriveResponse | None, *, rate: float | None, is_dry_run: bool) -> Lines:
+def describe_redrive(total: responses.RedriveResponse | None, *, rate: float | None, is_dry_run: bool) -> Lines:
     """Yield the lines on a redrive with the response *total*, which is ``None`` if no call was answered."""
     if total is None or not total.examined:
         yield "nothing was redriven" if total is None else f"no open dead letter matches in {total.database}"
@@ -206,7 +193,7 @@ def _count_letters(number: int) -> str:
     return f"{number} dead {'letter' if number == 1 else 'letters'}"
 
 
-def _list_refusals(total: RedriveResponse) -> Lines:
+def _list_refusals(total: responses.RedriveResponse) -> Lines:
     if not total.refused:
         return
     yield "\nrefused and left unchanged:\n"
@@ -216,14 +203,14 @@ def _list_refusals(total: RedriveResponse) -> Lines:
     yield format_points(f"{shorten(clean(example.id), MAX_ID)}: {example.message}" for example in examples)
 
 
-def _format_refusal(code: str, number: int, total: RedriveResponse) -> str:
+def _format_refusal(code: str, number: int, total: responses.RedriveResponse) -> str:
     names = ""
     if code == "unregistered":
         names = ": " + ", ".join(f"{name} ({n})" for name, n in sorted(total.unregistered.items()))
     return f"{number} {code}: {_MEANINGS.get(code, 'see the examples')}{names}"
 
 
-def describe_purge(total: PurgeResponse | None, verb: str) -> Lines:
+def describe_purge(total: responses.PurgeResponse | None, verb: str) -> Lines:
     """Yield the lines on a purge with the response *total*, which is ``None`` if no call was answered."""
     if total is None or not total.examined:
         yield "nothing was destroyed" if total is None else f"no dead letter matches in {total.database}"
@@ -236,12 +223,12 @@ def describe_purge(total: PurgeResponse | None, verb: str) -> Lines:
         yield f"{total.in_progress} kept: a redrive is in progress or was interrupted; archive completes it"
 
 
-def describe_export(total: ExportResponse) -> str:
+def describe_export(total: responses.ExportResponse) -> str:
     """Return a sentence on the exported dead letters."""
     return f"{_count_letters(total.exported)} of {total.database} exported"
 
 
-def describe_unexported(total: ExportResponse) -> str:
+def describe_unexported(total: responses.ExportResponse) -> str:
     """Return a sentence on the dead letters that an export left, with the reasons."""
     left = f"{total.left} or more" if total.left >= COUNT_LIMIT else str(total.left)
     dead_letters = "dead letter is" if total.left == 1 else "dead letters are"
@@ -249,7 +236,7 @@ def describe_unexported(total: ExportResponse) -> str:
     return f"{left} {dead_letters} not exported and only in {total.database}: {reasons}"
 
 
-def _list_export_reasons(total: ExportResponse) -> Lines:
+def _list_export_reasons(total: responses.ExportResponse) -> Lines:
     if total.last_error is not None:
         yield f"S3 answered {total.last_error}"
     elif not total.refused:
@@ -268,7 +255,7 @@ def describe_restored(result: Restored) -> str:
     return f"{clean(result['file'])}: task {clean(result['id'])} is a dead letter again{redrives}"
 
 
-def _format_export(letter: AnyDeadLetter, now: datetime) -> str:
+def _format_export(letter: responses.AnyDeadLetter, now: datetime) -> str:
     if letter.archived_at is not None:
         return _format_time(letter.archived_at, now)
     if not letter.export_attempts:
@@ -277,18 +264,18 @@ def _format_export(letter: AnyDeadLetter, now: datetime) -> str:
     return f"refused {letter.export_attempts} times, {letter.export_error or _UNKNOWN}{again}"
 
 
-def _format_redrive(letter: AnyDeadLetter, now: datetime) -> str:
+def _format_redrive(letter: responses.AnyDeadLetter, now: datetime) -> str:
     if letter.redriven_at is not None:
         return _format_time(letter.redriven_at, now)
     if letter.redrive_started_at is None:
-        is_malformed = isinstance(letter, MalformedDeadLetterView)
+        is_malformed = isinstance(letter, responses.MalformedDeadLetterView)
         return "no" if is_malformed else "no: `tidemill dlq redrive ID` runs it again"
     since = _format_time(letter.redrive_started_at, now)
     return f"in progress since {since}; if it was interrupted, archive completes it"
 
 
-def _format_error(failure: OtherFailure | Sample) -> str:
-    error: ErrorView | None = failure.error
+def _format_error(failure: responses.OtherFailure | responses.Sample) -> str:
+    error: responses.ErrorView | None = failure.error
     if error is None:
         return failure.reason or _UNKNOWN
     return error.message if error.message.startswith(error.code) else f"{error.code}: {error.message}"

@@ -10,15 +10,7 @@ from typing import Any, Final
 import click
 from click import argument, option
 
-from tidemill.admin.responses import (
-    QueueChangeResponse,
-    QueuePage,
-    QueueResponse,
-    QueueStatistics,
-    QueueView,
-    RunningTask,
-    StatisticsResponse,
-)
+from tidemill.admin import responses
 from tidemill.cli.commands import Group, Operation, parse_duration
 from tidemill.cli.operations import Event, call_pages, print_answer, print_json_if_asked
 from tidemill.cli.output import ABSENT, clean, format_facts, format_table, print_text
@@ -42,7 +34,7 @@ _queue_argument: Final = argument("name", metavar="QUEUE")
 @queue.command("ls", example="tidemill ops queue ls")
 def _list() -> None:
     """List all queues with their sizes."""
-    page = call_pages({"op": "queue.list"}, QueuePage)
+    page = call_pages({"op": "queue.list"}, responses.QueuePage)
     if print_json_if_asked(page):
         return
     print_text(
@@ -62,17 +54,17 @@ def _list() -> None:
 def _declare(*, name: str) -> None:
     """Allow HTTP requests to enqueue into a queue."""
     event = {"op": "queue.declare", "queue": name}
-    print_answer(event, QueueChangeResponse, lambda response: f"{_format_queue(response)} is declared")
+    print_answer(event, responses.QueueChangeResponse, lambda response: f"{_format_queue(response)} is declared")
 
 
 @queue.command("status", example="tidemill ops queue status reports")
 @argument("name", metavar="[QUEUE]", default=DEFAULT_QUEUE)
 def _show(*, name: str) -> None:
     """Show the sizes, the running tasks and the options of a queue."""
-    print_answer({"op": "queue.status", "queue": name}, QueueResponse, _describe_status)
+    print_answer({"op": "queue.status", "queue": name}, responses.QueueResponse, _describe_status)
 
 
-def _describe_status(response: QueueResponse) -> str:
+def _describe_status(response: responses.QueueResponse) -> str:
     view = response.queue
     blocks = [_describe_state(response), format_table(dict.fromkeys(_SIZES, "number"), [_format_sizes(view)])]
     if view.current:
@@ -97,7 +89,7 @@ def _resume(*, name: str) -> None:
 
 
 def _print_change(event: Event) -> None:
-    print_answer(event, QueueChangeResponse, lambda response: f"{_describe_state(response)} ({_SOON})")
+    print_answer(event, responses.QueueChangeResponse, lambda response: f"{_describe_state(response)} ({_SOON})")
 
 
 def _parse_number_or(word: str, kind: Callable[[str], float], kind_name: str) -> Callable[[str], float | str]:
@@ -155,13 +147,15 @@ def _set(*, name: str, **options: Any) -> None:  # noqa: ANN401 - values of seve
     if not given:
         raise click.UsageError("nothing to change: give at least one option")
     try:
-        print_answer({"op": "queue.set", "queue": name, **build_changes(given)}, QueueChangeResponse, _describe_change)
+        print_answer(
+            {"op": "queue.set", "queue": name, **build_changes(given)}, responses.QueueChangeResponse, _describe_change
+        )
     except InvalidRequestError as error:
         problems = [Problem(_name_option(problem.field), problem.message) for problem in error.problems]
         raise InvalidRequestError(problems) from None
 
 
-def _describe_change(response: QueueChangeResponse) -> str:
+def _describe_change(response: responses.QueueChangeResponse) -> str:
     options = format_facts(describe_options(response.queue.options))
     return f"{_format_queue(response)} now has ({_SOON}):\n\n{options}"
 
@@ -221,20 +215,20 @@ def describe_options(options: QueueOptions) -> dict[str, str]:
     return defaults | describe_own_options(options) | {"paused": "yes" if options.paused else "no"}
 
 
-def _format_queue(response: QueueResponse | QueueChangeResponse) -> str:
+def _format_queue(response: responses.QueueResponse | responses.QueueChangeResponse) -> str:
     return f"queue {clean(response.queue.queue)} of {response.database}"
 
 
-def _describe_state(response: QueueResponse | QueueChangeResponse) -> str:
+def _describe_state(response: responses.QueueResponse | responses.QueueChangeResponse) -> str:
     return f"{_format_queue(response)} {_PAUSED if response.queue.paused else 'is open'}"
 
 
-def _format_sizes(view: QueueView) -> tuple[str, ...]:
+def _format_sizes(view: responses.QueueView) -> tuple[str, ...]:
     sizes = (view.queue_size, view.retry_queue_size, view.delayed, view.processing)
     return (*map(str, sizes), _format_seconds(view.oldest_due_age_sec))
 
 
-def _format_running(tasks: tuple[RunningTask, ...]) -> str:
+def _format_running(tasks: tuple[responses.RunningTask, ...]) -> str:
     return format_table(
         {"task": "word", "name": "text", "attempt": "number", "lane": "word", "since (UTC)": "word"},
         [
@@ -250,10 +244,12 @@ def _format_running(tasks: tuple[RunningTask, ...]) -> str:
 def stats(*, name: str | None, since: timedelta) -> None:
     """Show statistics of retries."""
     event = {"op": "stats", "since_sec": since.total_seconds()} | ({} if name is None else {"queue": name})
-    print_answer(event, StatisticsResponse, partial(_describe_statistics, queue=name, since=format_duration(since)))
+    print_answer(
+        event, responses.StatisticsResponse, partial(_describe_statistics, queue=name, since=format_duration(since))
+    )
 
 
-def _describe_statistics(response: StatisticsResponse, *, queue: str | None, since: str) -> str:
+def _describe_statistics(response: responses.StatisticsResponse, *, queue: str | None, since: str) -> str:
     if not response.statistics:
         of_queue = "" if queue is None else f"queue {clean(queue)} of "
         return f"nothing was counted in {of_queue}{response.database} in the last {since}"
@@ -267,7 +263,7 @@ def _describe_statistics(response: StatisticsResponse, *, queue: str | None, sin
     return f"retries of the last {since}\n\n{table}"
 
 
-def _format_statistics(row: QueueStatistics) -> tuple[str, ...]:
+def _format_statistics(row: responses.QueueStatistics) -> tuple[str, ...]:
     return (
         row.queue,
         str(row.total_retries),
@@ -280,7 +276,7 @@ def _format_statistics(row: QueueStatistics) -> tuple[str, ...]:
     )
 
 
-def _format_successes(row: QueueStatistics) -> str:
+def _format_successes(row: responses.QueueStatistics) -> str:
     rate = row.retry_success_rate
     return str(row.successful_retries) if rate is None else f"{row.successful_retries} ({rate:.1%})"
 

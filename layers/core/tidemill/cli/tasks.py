@@ -9,19 +9,7 @@ from typing import Final, get_args
 import click
 from click import argument, option
 
-from tidemill.admin.responses import (
-    AnyTask,
-    AttemptView,
-    CancelResponse,
-    ExplanationResponse,
-    LeaseView,
-    MalformedView,
-    Response,
-    RetryResponse,
-    TaskPage,
-    TaskResponse,
-    TaskView,
-)
+from tidemill.admin import responses
 from tidemill.cli.commands import Group, add_options
 from tidemill.cli.operations import ID_HELP, PAGING_OPTIONS, call_pages, print_answer, print_rows
 from tidemill.cli.output import ABSENT, MAX_ID, clean, format_facts, format_points, format_table, shorten
@@ -55,7 +43,7 @@ _id_argument: Final = argument("task_id", metavar="ID")
 def _list(*, limit: int, cursor: str | None, **filters: str | None) -> None:
     """List tasks that are not dead letters, newest first."""
     given = {name: value for name, value in filters.items() if value is not None}
-    page = call_pages({"op": "task.list", **given}, TaskPage, limit=limit, cursor=cursor)
+    page = call_pages({"op": "task.list", **given}, responses.TaskPage, limit=limit, cursor=cursor)
     nothing = "no task matches" if given else "there are no tasks"
     print_rows(page, [listed.id for listed in page.tasks], format_tasks, nothing=nothing)
 
@@ -64,10 +52,10 @@ def _list(*, limit: int, cursor: str | None, **filters: str | None) -> None:
 @_id_argument
 def _show(*, task_id: str) -> None:
     """Show the state of a task and its attempts."""
-    print_answer({"op": "task.show", "id": task_id}, TaskResponse, _describe_task)
+    print_answer({"op": "task.show", "id": task_id}, responses.TaskResponse, _describe_task)
 
 
-def _describe_task(response: TaskResponse) -> str:
+def _describe_task(response: responses.TaskResponse) -> str:
     facts = format_facts(list_task_facts(response.task, response))
     return f"{facts}\n\n{format_log(response.task.attempt_log)}"
 
@@ -76,14 +64,14 @@ def _describe_task(response: TaskResponse) -> str:
 @_id_argument
 def _explain(*, task_id: str) -> None:
     """Explain why a task is not running."""
-    print_answer({"op": "task.explain", "id": task_id}, ExplanationResponse, describe_explanation)
+    print_answer({"op": "task.explain", "id": task_id}, responses.ExplanationResponse, describe_explanation)
 
 
 @task.command("retry", note=ID_HELP, example=f"tidemill ops task retry {_ID}")
 @_id_argument
 def _retry(*, task_id: str) -> None:
     """Run a delayed or retrying task now."""
-    print_answer({"op": "task.retry", "id": task_id}, RetryResponse, describe_retry)
+    print_answer({"op": "task.retry", "id": task_id}, responses.RetryResponse, describe_retry)
 
 
 @task.command("cancel", note=ID_HELP, example=f"tidemill ops task cancel {_ID} --force")
@@ -91,10 +79,10 @@ def _retry(*, task_id: str) -> None:
 @option("--force", is_flag=True, help="Cancel a running task at once; the result of its worker is refused.")
 def _cancel(*, task_id: str, force: bool) -> None:
     """Cancel a task, or ask a running task to stop."""
-    print_answer({"op": "task.cancel", "id": task_id, "force": force}, CancelResponse, describe_cancel)
+    print_answer({"op": "task.cancel", "id": task_id, "force": force}, responses.CancelResponse, describe_cancel)
 
 
-def format_tasks(page: TaskPage) -> str:
+def format_tasks(page: responses.TaskPage) -> str:
     """Return a row for each task of a list."""
     return format_table(
         {"task": "id", "name": "text", "queue": "text", "status": "word", "attempt": "number", "when": "word"},
@@ -102,14 +90,14 @@ def format_tasks(page: TaskPage) -> str:
     )
 
 
-def _format_row(task: AnyTask, now: datetime) -> tuple[str, ...]:
+def _format_row(task: responses.AnyTask, now: datetime) -> tuple[str, ...]:
     task_id = shorten(clean(task.id), MAX_ID)
-    if isinstance(task, MalformedView):
+    if isinstance(task, responses.MalformedView):
         return task_id, ABSENT, ABSENT, "malformed", ABSENT, ABSENT
     return task_id, task.name, task.queue, task.status, str(task.attempts), _format_distance(_find_time(task), now)
 
 
-def _find_time(task: TaskView) -> datetime | None:
+def _find_time(task: responses.TaskView) -> datetime | None:
     """Return the time shown for the status of *task*: due, claimed or ended."""
     return {"pending": task.due_at, "processing": task.updated_at}.get(task.status, task.finished_at)
 
@@ -122,17 +110,17 @@ def _format_distance(at: datetime | None, now: datetime) -> str:
     return f"in {distance}" if at > now else f"{distance} ago"
 
 
-def list_task_facts(task: AnyTask, response: Response) -> dict[str, str]:
+def list_task_facts(task: responses.AnyTask, response: responses.Response) -> dict[str, str]:
     """Return the facts about *task* of *response*, without its execution log."""
     place, hint = ("dead letters", ": see `tidemill dlq show`") if task.dead_letter else ("tasks", "")
     facts = {"task": task.id, "kept": f"among the {place} of {response.database}{hint}"}
-    if isinstance(task, MalformedView):
+    if isinstance(task, responses.MalformedView):
         lease = {} if task.lease is None else {"held by": _describe_lease(task.lease, None, response.now)}
         return facts | {"malformed": f"{task.malformed}: no executor can run it"} | lease
     return facts | _describe_state(task) | _describe_times(task, response.now) | _describe_end(task)
 
 
-def _describe_state(task: TaskView) -> dict[str, str]:
+def _describe_state(task: responses.TaskView) -> dict[str, str]:
     assumed = ", unless RETRY_POLICY of the deployment says otherwise" if task.attempts_allowed_assumed else ""
     return {
         "name": task.name,
@@ -143,7 +131,7 @@ def _describe_state(task: TaskView) -> dict[str, str]:
     }
 
 
-def _describe_times(task: TaskView, now: datetime) -> dict[str, str]:
+def _describe_times(task: responses.TaskView, now: datetime) -> dict[str, str]:
     times: dict[str, datetime | None] = {}
     if task.status == "pending":
         times = {"next retry" if task.lane == "retry" else "due": task.due_at, "expires": task.expires_at}
@@ -156,7 +144,7 @@ def _format_times(times: dict[str, datetime | None], now: datetime) -> dict[str,
     return {label: format_time_and_distance(at, now=now) for label, at in times.items() if at is not None}
 
 
-def _describe_end(task: TaskView) -> dict[str, str]:
+def _describe_end(task: responses.TaskView) -> dict[str, str]:
     facts: dict[str, str] = {}
     if task.status == "failed":
         facts["reason"] = task.reason or "failed by hand"
@@ -170,14 +158,14 @@ def _describe_end(task: TaskView) -> dict[str, str]:
     return facts | {label: value for label, value in origin.items() if value}
 
 
-def _describe_lease(lease: LeaseView | None, since: datetime | None, now: datetime) -> str:
+def _describe_lease(lease: responses.LeaseView | None, since: datetime | None, now: datetime) -> str:
     if lease is None:
         return "unknown: the lease is malformed"
     started = "" if since is None else f" since {format_time_and_distance(since, now=now)}"
     return f"{lease.owner}{started} until {format_time_and_distance(lease.expires_at, now=now)}"
 
 
-def format_log(log: Sequence[AttemptView]) -> str:
+def format_log(log: Sequence[responses.AttemptView]) -> str:
     """Return an execution log, with a line for each attempt."""
     if not log:
         return "no attempt is logged"
@@ -187,7 +175,7 @@ def format_log(log: Sequence[AttemptView]) -> str:
     )
 
 
-def _format_log_rows(log: Sequence[AttemptView]) -> Iterator[tuple[str, ...]]:
+def _format_log_rows(log: Sequence[responses.AttemptView]) -> Iterator[tuple[str, ...]]:
     for missing, line in count_missing_attempts(log):
         if missing:
             yield "...", ABSENT, ABSENT, ABSENT, f"{missing} not kept"
@@ -196,7 +184,7 @@ def _format_log_rows(log: Sequence[AttemptView]) -> Iterator[tuple[str, ...]]:
         yield str(line.attempt), line.status, started, duration, truncate_text(line.note, _MAX_TEXT)
 
 
-def count_missing_attempts(log: Sequence[AttemptView]) -> Iterator[tuple[int, AttemptView]]:
+def count_missing_attempts(log: Sequence[responses.AttemptView]) -> Iterator[tuple[int, responses.AttemptView]]:
     """Yield the lines of an execution log, each with the number of attempts right before it that have no line."""
     expected = 1
     for line in log:
@@ -204,7 +192,7 @@ def count_missing_attempts(log: Sequence[AttemptView]) -> Iterator[tuple[int, At
         expected = line.attempt + 1
 
 
-def describe_explanation(response: ExplanationResponse) -> str:
+def describe_explanation(response: responses.ExplanationResponse) -> str:
     """Describe the state of a task, with the reasons why it is not running."""
     explanation = response.explanation
     suffix = ", a dead letter" if explanation.is_dead_letter else ""
@@ -212,11 +200,11 @@ def describe_explanation(response: ExplanationResponse) -> str:
     return f"task {clean(explanation.task_id)} is {explanation.status}{suffix}:\n\n{reasons}"
 
 
-def describe_cancel(response: CancelResponse) -> str:
+def describe_cancel(response: responses.CancelResponse) -> str:
     """Describe the effect of a cancel, from the states of the task before and after it."""
     task, was = response.task, response.was
     name = f"task {clean(task.id)}"
-    if isinstance(task, MalformedView):
+    if isinstance(task, responses.MalformedView):
         effect = "it was asked to stop if it is leased, otherwise cancelled" if response.changed else _UNCHANGED
         return f"{name} is malformed: {effect}"
     if task.status == "processing" and task.lease is not None and task.lease.expires_at > response.now:
@@ -230,11 +218,11 @@ def describe_cancel(response: CancelResponse) -> str:
     return f"{name} is {task.status}: it had already ended, and nothing was changed"
 
 
-def describe_retry(response: RetryResponse) -> str:
+def describe_retry(response: responses.RetryResponse) -> str:
     """Describe the effect of a retry, and a reason known to delay the task anyway."""
     task = response.task
     name = f"task {clean(task.id)} is due now"
-    if isinstance(task, MalformedView):
+    if isinstance(task, responses.MalformedView):
         return f"{name}, but malformed: see `tidemill ops task explain`"
     if response.queue_paused:
         return f"{name}, but queue {clean(task.queue)} is paused: it waits until the queue is resumed"
