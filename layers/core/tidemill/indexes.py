@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from pymongo import ASCENDING, DESCENDING, IndexModel
+from pymongo import IndexModel
 from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
@@ -59,14 +59,14 @@ DEFAULT_RETENTION: Final = Retention()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """Index of a collection.
+    """Index of a collection, over *keys*: 1 is ascending, -1 descending.
 
     With ``expires`` MongoDB removes documents after the retention, or after the time ``after``.
     """
 
     collection: str
     name: str
-    keys: tuple[tuple[str, int], ...]
+    keys: Mapping[str, int]
     partial: Mapping[str, Any] | None = None
     unique: bool = False
     expires: bool = False
@@ -81,12 +81,12 @@ class Index:
             options["unique"] = True
         if self.expires:
             options["expireAfterSeconds"] = self.seconds(retention)
-        return IndexModel(list(self.keys), **options)
+        return IndexModel(self.keys, **options)
 
     def has_definition(self, made: Mapping[str, Any]) -> bool:
         """Return True if *made*, an entry of ``index_information``, is this index. The retention may differ."""
         return (
-            tuple((name, order) for name, order in made["key"]) == self.keys
+            list(made["key"]) == list(self.keys.items())
             and made.get("partialFilterExpression") == self.partial
             and bool(made.get("unique")) == self.unique
         )
@@ -101,87 +101,55 @@ INDEXES: Final = (
     Index(
         collection=TASKS,
         name=CLAIM,
-        keys=(
-            ("status", ASCENDING),
-            ("queue", ASCENDING),
-            ("lane", ASCENDING),
-            ("priority", DESCENDING),
-            ("due_at", ASCENDING),
-            ("_id", ASCENDING),
-        ),
+        keys={"status": 1, "queue": 1, "lane": 1, "priority": -1, "due_at": 1, "_id": 1},
         partial={"status": "pending"},
     ),
     Index(
         collection=TASKS,
         name=DELAYED,
-        keys=(("next_retry_at", ASCENDING),),
+        keys={"next_retry_at": 1},
         partial={"status": "pending", "next_retry_at": _IS_DATE},
     ),
-    Index(
-        collection=TASKS,
-        name=LEASES,
-        keys=(("lease.expires_at", ASCENDING),),
-        partial={"status": "processing"},
-    ),
-    Index(collection=TASKS, name=OWNERS, keys=(("lease.owner", ASCENDING),), partial={"status": "processing"}),
-    Index(
-        collection=TASKS,
-        name=EXPIRY,
-        keys=(("expires_at", ASCENDING),),
-        partial={"status": "pending", "expires_at": _IS_DATE},
-    ),
-    Index(collection=TASKS, name=FAILED, keys=(("finished_at", ASCENDING),), partial={"status": "failed"}),
+    Index(collection=TASKS, name=LEASES, keys={"lease.expires_at": 1}, partial={"status": "processing"}),
+    Index(collection=TASKS, name=OWNERS, keys={"lease.owner": 1}, partial={"status": "processing"}),
+    Index(collection=TASKS, name=EXPIRY, keys={"expires_at": 1}, partial={"status": "pending", "expires_at": _IS_DATE}),
+    Index(collection=TASKS, name=FAILED, keys={"finished_at": 1}, partial={"status": "failed"}),
     Index(
         collection=TASKS,
         name=KEY,
-        keys=(("idempotency_key", ASCENDING),),
+        keys={"idempotency_key": 1},
         partial={"idempotency_key": {"$gt": ""}},
         unique=True,
     ),
     Index(
         collection=TASKS,
         name=RETENTION,
-        keys=(("retain_from", ASCENDING),),
+        keys={"retain_from": 1},
         partial={"status": {"$lte": "done"}},  # done and cancelled: a task made pending again stays
         expires=True,
     ),
-    Index(
-        collection=DEAD_LETTERS,
-        name=EXPORT,
-        keys=(("archived_at", ASCENDING), ("retain_from", ASCENDING), ("dead_lettered_at", ASCENDING)),
-    ),
+    Index(collection=DEAD_LETTERS, name=EXPORT, keys={"archived_at": 1, "retain_from": 1, "dead_lettered_at": 1}),
     Index(
         collection=DEAD_LETTERS,
         name=GROUPS,
-        keys=(
-            ("fingerprint", ASCENDING),
-            ("dead_lettered_at", ASCENDING),
-            ("_id", ASCENDING),
-            ("redriven_at", ASCENDING),
-        ),
+        keys={"fingerprint": 1, "dead_lettered_at": 1, "_id": 1, "redriven_at": 1},
     ),
-    Index(collection=DEAD_LETTERS, name=RECENT, keys=(("dead_lettered_at", ASCENDING), ("_id", ASCENDING))),
+    Index(collection=DEAD_LETTERS, name=RECENT, keys={"dead_lettered_at": 1, "_id": 1}),
     Index(
         collection=DEAD_LETTERS,
         name=REDRIVES,
-        keys=(("redrive_started_at", ASCENDING),),
+        keys={"redrive_started_at": 1},
         partial={"redrive_started_at": _IS_DATE},
     ),
     Index(
         collection=DEAD_LETTERS,
         name=RETENTION,
-        keys=(("retain_from", ASCENDING),),
+        keys={"retain_from": 1},
         partial={"redrive_started_at": None},  # during a redrive the dead letter may be the only copy
         expires=True,
     ),
-    Index(collection=QUEUE_STATS, name=RETENTION, keys=(("minute", ASCENDING),), expires=True),
-    Index(
-        collection=OCCURRENCES,
-        name=RETENTION,
-        keys=(("created_at", ASCENDING),),
-        expires=True,
-        after=OCCURRENCE_RETENTION,
-    ),
+    Index(collection=QUEUE_STATS, name=RETENTION, keys={"minute": 1}, expires=True),
+    Index(collection=OCCURRENCES, name=RETENTION, keys={"created_at": 1}, expires=True, after=OCCURRENCE_RETENTION),
 )
 COLLECTIONS: Final = (TASKS, DEAD_LETTERS, QUEUE_STATS, OCCURRENCES)
 
