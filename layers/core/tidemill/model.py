@@ -56,23 +56,11 @@ class Backoff:
 
     def __post_init__(self) -> None:
         _require_word(self.strategy, STRATEGIES, "strategy")
-        _require(_is_number(self.base_sec) and self.base_sec > 0, "base_sec", "must be a number above 0")
-        _require(
-            _is_number(self.factor) and 1 <= self.factor <= MAX_FACTOR,
-            "factor",
-            f"must be a number from 1 to {MAX_FACTOR:g}",
-        )
-        _require(
-            _is_number(self.max_sec) and self.base_sec <= self.max_sec <= MAX_BACKOFF_SEC,
-            "max_sec",
-            "must be a number from base_sec to 7 days",
-        )
+        _require_number(self.base_sec, "base_sec", "above 0", above=0)
+        _require_number(self.factor, "factor", f"from 1 to {MAX_FACTOR:g}", low=1, high=MAX_FACTOR)
+        _require_number(self.max_sec, "max_sec", "from base_sec to 7 days", low=self.base_sec, high=MAX_BACKOFF_SEC)
         _require_word(self.jitter, JITTERS, "jitter")
-        _require(
-            _is_number(self.jitter_factor) and 0 < self.jitter_factor <= 1,
-            "jitter_factor",
-            "must be a number above 0, at most 1",
-        )
+        _require_number(self.jitter_factor, "jitter_factor", "above 0, at most 1", above=0, high=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +87,7 @@ class Adaptive:
 
     def __post_init__(self) -> None:
         _require_whole(self.scale, 1, MAX_COUNT, "scale")
-        _require(
-            _is_number(self.max_sec) and 0 < self.max_sec <= MAX_BACKOFF_SEC,
-            "max_sec",
-            "must be a number above 0, up to 7 days",
-        )
+        _require_number(self.max_sec, "max_sec", "above 0, up to 7 days", above=0, high=MAX_BACKOFF_SEC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +99,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         _require_whole(self.per_minute, 1, MAX_COUNT, "per_minute")
-        _require(
-            _is_number(self.factor) and 1 <= self.factor <= MAX_FACTOR,
-            "factor",
-            f"must be a number from 1 to {MAX_FACTOR:g}",
-        )
+        _require_number(self.factor, "factor", f"from 1 to {MAX_FACTOR:g}", low=1, high=MAX_FACTOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +135,7 @@ class QueueOptions:
         if self.selection is not None:
             _require_word(self.selection, SELECTIONS, "selection")
         if self.retry_share is not None:
-            is_share = _is_number(self.retry_share) and 0 <= self.retry_share <= 1
-            _require(is_share, "retry_share", "must be a number from 0 to 1")
+            _require_number(self.retry_share, "retry_share", "from 0 to 1", low=0, high=1)
         if self.max_in_flight_retries is not None:
             _require_whole(self.max_in_flight_retries, 1, MAX_COUNT, "max_in_flight_retries")
         _require_kind(self.pressure, Pressure, "pressure")
@@ -317,10 +296,6 @@ class Run:
     note: str = ""
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
 def _require(condition: bool, field_name: str, sentence: str) -> None:  # noqa: FBT001 - reads as an assertion
     if not condition:
         raise ValueError(f"{field_name} {sentence}")
@@ -337,3 +312,12 @@ def _require_word(value: object, words: tuple[str, ...], field_name: str) -> Non
 def _require_whole(value: object, low: int, high: int, field_name: str) -> None:
     is_whole = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
     _require(is_whole, field_name, f"must be a whole number from {low} to {high}")
+
+
+def _require_number(
+    value: object, field_name: str, limits: str, *, above: float = -1, low: float = 0, high: float = sys.float_info.max
+) -> None:
+    is_number = (
+        isinstance(value, int | float) and not isinstance(value, bool) and above < value and low <= value <= high
+    )
+    _require(is_number, field_name, f"must be a number {limits}")
