@@ -16,7 +16,7 @@ from typing import Final
 
 from tidemill.clock import Clock
 from tidemill.control import semaphores
-from tidemill.control.pressure import PressureMonitor
+from tidemill.control.queues import PressureMonitor
 from tidemill.documents import DEAD_LETTERS, decode, missing_fields
 from tidemill.errors import CredentialsError, TidemillError
 from tidemill.model import (

@@ -10,8 +10,7 @@ import pytest
 from tests.builders import add, document, stored
 from tests.features.conftest import Bench
 from tidemill import Retry, UnavailableError
-from tidemill.control.pressure import PressureMonitor
-from tidemill.control.queues import change_queue
+from tidemill.control.queues import PressureMonitor, change_queue
 from tidemill.documents import decode
 from tidemill.model import Adaptive, Budget, Pressure, QueueOptions
 from tidemill.policy.retry import NO_LOAD, Load

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, assert_never
 
-from tidemill.control.pressure import PressureMonitor
+from tidemill.control.queues import PressureMonitor
 from tidemill.errors import TaskTimeoutError, TidemillError
 from tidemill.executor.context import ExecutionContext, Runtime
 from tidemill.model import (
