@@ -21,7 +21,7 @@ from tidemill.executor.context import ExecutionContext, ExecutionOptions, Report
 from tidemill.executor.lifetime import WORKER_REMAINING, Worker
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.model import LANES, Malformed, QueueOptions, Task, TaskId
-from tidemill.policy.selection import Lanes
+from tidemill.policy.scheduling import Lanes
 from tidemill.registry import Registry
 from tidemill.settings import Settings
 from tidemill.store import claims

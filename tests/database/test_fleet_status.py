@@ -20,7 +20,7 @@ from tidemill.control.fleet import (
     load_fleet_status,
 )
 from tidemill.control.semaphores import PermitOwner, acquire, release_all
-from tidemill.policy.selection import BOTH, RETRY, Lanes
+from tidemill.policy.scheduling import BOTH, RETRY, Lanes
 
 MINUTE = timedelta(minutes=1)
 

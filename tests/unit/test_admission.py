@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures import T0
 from tests.unit.make import a_claimed_task
 from tidemill.model import EARLIEST, LATEST, Attempt, Cancelled, Failed, Snoozed, Task
-from tidemill.policy.admission import Admission, Limits, Release, Start, admit
+from tidemill.policy.scheduling import Admission, Limits, Release, Start, admit
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

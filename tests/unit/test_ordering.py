@@ -13,7 +13,7 @@ from tidemill.control.fleet import FleetStatus, Subscription
 from tidemill.explain.facts import Facts, find_turn
 from tidemill.explain.reasons import Reason, find_reasons
 from tidemill.model import Lane, QueueOptions
-from tidemill.policy.selection import BOTH, FRESH, RETRY, Lanes
+from tidemill.policy.scheduling import BOTH, FRESH, RETRY, Lanes
 from tidemill.store.counts import COUNT_LIMIT
 
 EU_ONLY = Subscription(queues=("eu",))

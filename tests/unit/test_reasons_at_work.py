@@ -10,7 +10,7 @@ from tests.fixtures import T0
 from tests.unit.explained import HOUR, MINUTE, codes, facts
 from tidemill.control.fleet import FleetStatus, Permit, Subscription
 from tidemill.explain.reasons import Reason, find_reasons
-from tidemill.policy.selection import BOTH, RETRY, Lanes
+from tidemill.policy.scheduling import BOTH, RETRY, Lanes
 
 
 def serves(owner: str, *queues: str, lanes: Lanes = BOTH) -> Permit:

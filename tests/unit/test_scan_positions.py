@@ -12,7 +12,7 @@ from tests.fixtures import T0
 from tests.unit.make import a_task
 from tidemill.executor.scan_positions import MAX_RETURNS, ScanPosition, ScanPositions
 from tidemill.model import LANES
-from tidemill.policy.selection import FRESH, RETRY
+from tidemill.policy.scheduling import FRESH, RETRY
 from tidemill.store.scan import Key, Scan
 
 SECOND = timedelta(seconds=1)

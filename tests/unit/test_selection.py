@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.ids import shown
 from tidemill.model import SELECTIONS
-from tidemill.policy.selection import BOTH, FRESH, RETRY, Lanes, Share, interleave, shares, take_shares, time_saved
+from tidemill.policy.scheduling import BOTH, FRESH, RETRY, Lanes, Share, interleave, shares, take_shares, time_saved
 
 
 def asked(selection: Any = "weighted", **fields: Any) -> list[tuple[Lanes, int]]:

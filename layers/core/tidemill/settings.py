@@ -17,7 +17,7 @@ from tidemill.errors import SettingsError
 from tidemill.indexes import DEFAULT_RETENTION, Retention
 from tidemill.model import SELECTIONS, RetryPolicy, Selection
 from tidemill.policy.retry import DEFAULT, PRESET_EXPECTED, PRESETS
-from tidemill.policy.selection import DEFAULT_RETRY_SHARE
+from tidemill.policy.scheduling import DEFAULT_RETRY_SHARE
 from tidemill.requests.events import MAX_CONCURRENCY
 from tidemill.requests.tasks import NAME_PATTERN, RetryOptions
 from tidemill.requests.validation import problems

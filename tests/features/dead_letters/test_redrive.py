@@ -26,7 +26,7 @@ from tidemill.dead_letters.selection import DeadLetterFilter
 from tidemill.documents import DEAD_LETTERS, decode_shallow
 from tidemill.errors import InvalidRequestError, TaskNotFoundError
 from tidemill.model import Failed
-from tidemill.policy.admission import Limits, admit
+from tidemill.policy.scheduling import Limits, admit
 from tidemill.store.connection import Tasks, open_tasks
 from tidemill.store.paging import MAX_BATCH_BYTES, encode_cursor
 from tidemill.testing import Mongod

@@ -18,7 +18,7 @@ from tidemill.executor.execution import execute
 from tidemill.executor.lifetime import Worker
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.model import LANES, Backoff, Lease, Malformed, QueueOptions, RetryPolicy, Task
-from tidemill.policy.selection import Lanes
+from tidemill.policy.scheduling import Lanes
 from tidemill.settings import Settings
 from tidemill.store import claims, recovery
 from tidemill.store.claims import Claim

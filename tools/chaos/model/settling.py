@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from tidemill.model import Cancelled, Failed, Failure, Malformed, Outcome, Retried, Run, Snoozed, Succeeded, Task
-from tidemill.policy.admission import Limits, Release, Start, admit
+from tidemill.policy.scheduling import Limits, Release, Start, admit
 from tidemill.store import settle
 from tidemill.store.outcomes import Settlement
 from tidemill.store.settle import SettleResult

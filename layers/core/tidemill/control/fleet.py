@@ -26,7 +26,7 @@ from tidemill.control.semaphores import (
 )
 from tidemill.documents import CONTROL, is_text
 from tidemill.model import LANES, SELECTIONS, Selection
-from tidemill.policy.selection import DEFAULT_RETRY_SHARE, Lanes
+from tidemill.policy.scheduling import DEFAULT_RETRY_SHARE, Lanes
 from tidemill.store.connection import translate_errors, with_lenient_decoding, with_majority
 
 MAX_STORED_QUEUES: Final = 100

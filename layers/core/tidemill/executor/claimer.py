@@ -16,7 +16,7 @@ from tidemill.executor.context import ExecutionContext, QueueChoices
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.executor.scan_positions import PendingQueues, ScanPositions
 from tidemill.model import LANES, Lane, Lease, Malformed, Task, TaskId
-from tidemill.policy.selection import FRESH, RETRY, Lanes, interleave, shares, take_shares
+from tidemill.policy.scheduling import FRESH, RETRY, Lanes, interleave, shares, take_shares
 from tidemill.store import claims, recovery
 from tidemill.store.scan import Key, read_key
 

@@ -16,7 +16,7 @@ from tidemill.errors import TidemillError
 from tidemill.executor.lifetime import TIMING, Lifetime, Timing
 from tidemill.executor.prefetch import Prefetch
 from tidemill.model import LANES, OUTCOME_NAMES, Lane, Outcome, QueueOptions, RetryPolicy, Selection, Task
-from tidemill.policy.admission import Limits
+from tidemill.policy.scheduling import Limits
 from tidemill.policy.failures import COMMON, Rules
 from tidemill.policy.retry import resolve_policy
 from tidemill.registry import Registry

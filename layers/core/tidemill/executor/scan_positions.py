@@ -13,7 +13,7 @@ from tidemill.documents import is_text
 from tidemill.executor.context import ExecutionContext
 from tidemill.executor.lifetime import TIMING, Timing
 from tidemill.model import EARLIEST, Lane, Task
-from tidemill.policy.selection import Lanes
+from tidemill.policy.scheduling import Lanes
 from tidemill.store import claims
 from tidemill.store.scan import Key, Scan
 

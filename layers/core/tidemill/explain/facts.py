@@ -17,7 +17,7 @@ from tidemill.control.task_types import list_registered_names
 from tidemill.dead_letters.queries import find_latest
 from tidemill.model import LANES, Lane, Malformed, QueueOptions, Selection, Task, TaskId
 from tidemill.policy.failures import truncate_text
-from tidemill.policy.selection import FRESH, RETRY, Lanes
+from tidemill.policy.scheduling import FRESH, RETRY, Lanes
 from tidemill.store import counts
 from tidemill.store import tasks as store_tasks
 from tidemill.store.connection import Tasks

@@ -21,7 +21,7 @@ from tidemill.explain.facts import (
     shorten,
 )
 from tidemill.model import LANES, Malformed, Task, TaskId
-from tidemill.policy.admission import UNKNOWN_NAME_GRACE, UNKNOWN_NAME_SNOOZE, has_started
+from tidemill.policy.scheduling import UNKNOWN_NAME_GRACE, UNKNOWN_NAME_SNOOZE, has_started
 from tidemill.store.connection import Tasks
 from tidemill.store.tasks import format_id
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from tidemill.model import LANES, Failed, Failure, Lane, Retried, RetryPolicy, Selection, Succeeded
 from tidemill.policy.retry import decide_after_failure
-from tidemill.policy.selection import DEFAULT_RETRY_SHARE, Lanes, shares, take_shares
+from tidemill.policy.scheduling import DEFAULT_RETRY_SHARE, Lanes, shares, take_shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.model import Backoff, Retried, RetryPolicy, Selection, Succeeded
 from tidemill.policy.retry import DEFAULT
-from tidemill.policy.selection import DEFAULT_RETRY_SHARE, time_saved
+from tidemill.policy.scheduling import DEFAULT_RETRY_SHARE, time_saved
 from tidemill.simulation.engine import EPOCH, Conditions, SimulatedRun, SimulatedTask, simulate
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Comparison:
     """One kind of worker, without priority for retries and with it.
 
     ``ahead`` counts the due tasks that waited when the retry ran first. ``estimate`` is the result of
-    `tidemill.policy.selection.time_saved` for them; ``time_saved`` is measured on the timelines.
+    `tidemill.policy.scheduling.time_saved` for them; ``time_saved`` is measured on the timelines.
     """
 
     waits_out_backoff: bool

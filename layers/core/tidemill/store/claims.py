@@ -22,7 +22,7 @@ from pymongo.errors import OperationFailure, PyMongoError, WriteError
 from tidemill import indexes
 from tidemill.documents import LENIENT_OPTIONS, MAX_ATTEMPTS, decode, id_key, is_text, read_task
 from tidemill.model import EARLIEST, Lease, Malformed, Task, TaskId
-from tidemill.policy.selection import Lanes
+from tidemill.policy.scheduling import Lanes
 from tidemill.store.connection import Tasks, majority_read, translate_errors
 from tidemill.store.scan import CLAIM_ORDER, Scan, adjust_width, advance_scan, any_due_filter, draw_skip, due_filter
 

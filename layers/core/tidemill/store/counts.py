@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 from tidemill import indexes
 from tidemill.documents import DEAD_LETTERS, decode, is_text, read_task
 from tidemill.model import EARLIEST, LANES, Lane, Malformed, Task
-from tidemill.policy.selection import Lanes
+from tidemill.policy.scheduling import Lanes
 from tidemill.store.claims import list_queues
 from tidemill.store.connection import Tasks, translate_errors
 

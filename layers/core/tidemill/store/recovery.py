@@ -16,7 +16,7 @@ from pymongo import UpdateOne
 from tidemill import indexes
 from tidemill.documents import decode, error_document, is_text, read_task
 from tidemill.model import LANES, Malformed, Reason, Task, TaskId
-from tidemill.policy.admission import EXPIRED
+from tidemill.policy.scheduling import EXPIRED
 from tidemill.store.claims import COUNTABLE_ATTEMPTS, list_queues
 from tidemill.store.connection import Tasks, translate_errors
 from tidemill.store.tasks import WITHOUT_PAYLOAD

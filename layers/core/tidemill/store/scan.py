@@ -15,7 +15,7 @@ from typing import Any, Final
 from bson.datetime_ms import DatetimeMS
 
 from tidemill.model import TaskId
-from tidemill.policy.selection import Lanes
+from tidemill.policy.scheduling import Lanes
 
 FIRST_CONTENDED_WIDTH: Final = 32
 """Width of a window, in batches, after the first tasks lost to other claimers: enough for eight claimers."""

@@ -18,7 +18,7 @@ from tidemill import indexes
 from tidemill.documents import QUEUE_STATS, is_text
 from tidemill.model import OUTCOME_NAMES, Failed, Retried, Snoozed, Succeeded, Task
 from tidemill.policy.failures import truncate_text
-from tidemill.policy.selection import FRESH, time_saved
+from tidemill.policy.scheduling import FRESH, time_saved
 from tidemill.store import counts
 from tidemill.store.connection import Tasks, translate_errors, with_majority
 from tidemill.store.outcomes import Settlement

@@ -22,7 +22,7 @@ from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.execution import work
 from tidemill.executor.lifetime import Worker
 from tidemill.model import QueueOptions, Task
-from tidemill.policy.admission import Limits
+from tidemill.policy.scheduling import Limits
 from tidemill.registry import REGISTRY, Registry
 from tidemill.requests.tasks import MAX_TIMEOUT_SEC
 from tidemill.settings import Settings
