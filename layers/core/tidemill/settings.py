@@ -28,6 +28,7 @@ TASK_PACKAGE: Final = "tasks"
 _LOGICAL_ID: Final = r"(?=.*[A-Z])[A-Za-z0-9]+"
 """Name of a resource in the template: `sam local` passes it instead of a bucket's name or a secret's ARN."""
 
+_BUCKET: Final = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 _T = TypeVar("_T")
 
 
@@ -88,7 +89,7 @@ def from_environment(env: Mapping[str, str]) -> Settings:
         mongodb_uri=read("MONGODB_URI", str, None),
         secret_arn=read_reference("MONGODB_SECRET_ARN", str),
         database=read("MONGODB_DATABASE", _parse_database, "tidemill"),
-        prefix=read("TIDEMILL_PREFIX", _parse_prefix, ""),
+        prefix=read("TIDEMILL_PREFIX", _make_pattern_parser(PREFIX_PATTERN, PREFIX_RULE), ""),
         task_timeout=read("TASK_TIMEOUT_SEC", _make_seconds_parser(1, 890), timedelta(seconds=30)),
         max_task_timeout=read("MAX_TASK_TIMEOUT_SEC", _make_seconds_parser(1, 890), timedelta(seconds=50)),
         concurrency=read("CONCURRENCY", _make_whole_parser(1, MAX_CONCURRENCY), 16),
@@ -101,13 +102,15 @@ def from_environment(env: Mapping[str, str]) -> Settings:
         retry=read("RETRY_POLICY", _parse_retry_policy, DEFAULT),
         selection=read("SELECTION", _parse_selection, "weighted"),
         retry_share=read("RETRY_SHARE", _make_number_parser(0, 1), DEFAULT_RETRY_SHARE),
-        adopt_as=read("DEFAULT_TASK", _parse_task_name, None),
+        adopt_as=read("DEFAULT_TASK", _make_pattern_parser(NAME_PATTERN, "must be the name of a task function"), None),
         retention=Retention(
             tasks=read("RETENTION_DAYS", _parse_days, DEFAULT_RETENTION.tasks),
             dead_letters=read("DEAD_LETTER_RETENTION_DAYS", _parse_days, DEFAULT_RETENTION.dead_letters),
         ),
         expire_unexported=read("EXPIRE_UNEXPORTED", _parse_bool, default=False),
-        archive_bucket=read_reference("ARCHIVE_BUCKET", _parse_bucket),
+        archive_bucket=read_reference(
+            "ARCHIVE_BUCKET", _make_pattern_parser(_BUCKET, "must be the name of an S3 bucket")
+        ),
         release=read("AWS_LAMBDA_FUNCTION_VERSION", str, ""),
     )
     if not problems and settings.task_timeout > settings.max_task_timeout:
@@ -144,6 +147,15 @@ def _make_seconds_parser(low: float, high: float) -> Callable[[str], timedelta]:
     return lambda text: timedelta(seconds=parse(text))
 
 
+def _make_pattern_parser(pattern: str, rule: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(rule)
+        return text
+
+    return parse
+
+
 def _parse_days(text: str) -> timedelta:
     return timedelta(days=_make_number_parser(0.001, 3650)(text))
 
@@ -154,33 +166,15 @@ def _parse_bool(text: str) -> bool:
     return text == "true"
 
 
-def _parse_bucket(text: str) -> str:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", text):
-        raise ValueError("must be the name of an S3 bucket")
-    return text
-
-
 def _parse_database(text: str) -> str:
     if any(char in '/\\. "$*<>:|?' or not char.isprintable() for char in text) or len(text.encode()) > 63:  # noqa: PLR2004 - MongoDB's limit
         raise ValueError("must be the name of a MongoDB database")
     return text
 
 
-def _parse_prefix(text: str) -> str:
-    if not re.fullmatch(PREFIX_PATTERN, text):
-        raise ValueError(PREFIX_RULE)
-    return text
-
-
 def _parse_package(text: str) -> str:
     if not all(part.isidentifier() for part in text.split(".")):
         raise ValueError("must be the name of a Python package")
-    return text
-
-
-def _parse_task_name(text: str) -> str:
-    if not re.fullmatch(NAME_PATTERN, text):
-        raise ValueError("must be the name of a task function")
     return text
 
 
