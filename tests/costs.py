@@ -25,7 +25,7 @@ def explain(db: Database[Any], scan: Scan, *, limit: int, now: datetime) -> dict
     """How the server finds the next *limit* ids of *scan*, executed."""
     query = {
         "find": "tasks",
-        "filter": due_filter(scan, now=now),
+        "filter": due_filter([scan], now=now),
         "projection": {"_id": 1, "lane": 1, "priority": 1, "due_at": 1},
         "sort": CLAIM_ORDER,
         "hint": indexes.CLAIM,

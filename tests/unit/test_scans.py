@@ -62,7 +62,7 @@ def matches(where: dict[str, Any], found: dict[str, Any]) -> bool:
 
 
 def selected(scan: Scan, entries: list[Entry], *, now: datetime = T0) -> list[Entry]:
-    where = due_filter(scan, now=now)
+    where = due_filter([scan], now=now)
     rest = {"status": "pending", "queue": "eu", "lane": "retry"}
     return [one for one in entries if matches(where, rest | document(one))]
 
@@ -120,7 +120,7 @@ def test_a_key_is_passed_whether_its_task_is_still_there_or_not(entries: list[En
 def test_every_alternative_has_the_whole_prefix_of_the_index() -> None:
     scan = Scan(queue="eu", lanes=("retry",), after=Key(priority=1, due_at=T0, id=7))
 
-    for part in due_filter(scan, now=T0)["$or"]:
+    for part in due_filter([scan], now=T0)["$or"]:
         assert part.items() >= {"status": "pending", "queue": "eu", "lane": "retry"}.items()
         assert set(part) - {"_id"} == {"status", "queue", "lane", "priority", "due_at"}
 

@@ -44,7 +44,7 @@ class Mover:
     def claim(self, limit: int) -> list[Document]:
         """Stamp the next *limit* tasks and return them."""
         keys = self._tasks.find(
-            due_filter(self._scan, now=self._now), {"_id": 1, "priority": 1, "due_at": 1}, hint=indexes.CLAIM
+            due_filter([self._scan], now=self._now), {"_id": 1, "priority": 1, "due_at": 1}, hint=indexes.CLAIM
         )
         found = list(keys.sort(CLAIM_ORDER).limit(limit))
         if not found:

@@ -24,7 +24,7 @@ from tidemill.documents import LENIENT_OPTIONS, MAX_ATTEMPTS, decode, id_key, is
 from tidemill.model import EARLIEST, Lease, Malformed, Task, TaskId
 from tidemill.policy.scheduling import Lanes
 from tidemill.store.connection import Tasks, majority_read, translate_errors
-from tidemill.store.scan import CLAIM_ORDER, Scan, adjust_width, advance_scan, any_due_filter, draw_skip, due_filter
+from tidemill.store.scan import CLAIM_ORDER, Scan, adjust_width, advance_scan, draw_skip, due_filter
 
 COUNTABLE_ATTEMPTS: Final[dict[str, Any]] = {"$gte": 0, "$lt": MAX_ATTEMPTS, "$not": {"$type": "array"}}
 """Filter on ``attempts`` that can be incremented. A single document with another value would end the whole stamp."""
@@ -104,9 +104,10 @@ def claim(
         scan = replace(scan, width=look.scan.width, passed=scan.passed and bool(look.keys))
         return Claim(scan=scan, dry=look.dry and not denied, denied=denied, look_sec=look_sec)
     taken = take(tasks, [key["_id"] for key in chosen], lease=lease, now=now, where=_build_lane_filter(chosen))
+    retry_keys = {id_key(key["_id"]) for key in chosen if key["lane"] == "retry"}
     return replace(
         taken,
-        retries=tuple(task.id for task in taken.tasks if _find_lane(task, chosen) == "retry"),
+        retries=tuple(task.id for task in taken.tasks if id_key(task.id) in retry_keys),
         scan=_advance_scan(look, chosen, taken),
         dry=look.dry and taken.error is None and not denied,
         denied=denied,
@@ -127,14 +128,14 @@ def take(
 
     An error of the driver is returned in the claim, not raised.
     """
+    is_free = {"status": "pending", "due_at": {"$lte": now}, "attempts": COUNTABLE_ATTEMPTS}
+    free = {"_id": {"$in": ids}} | (where or {}) | is_free
+    stored = {"token": lease.token, "owner": lease.owner, "expires_at": lease.expires_at}
+    stamp = {"$set": {"status": "processing", "lease": stored, "updated_at": now}, "$inc": {"attempts": 1}}
     error: PyMongoError | None = None
     stamped = -1
     try:
-        stamped = tasks.update_many(
-            {"_id": {"$in": ids}, **(where or {}), **_build_free_filter(now)},
-            _build_stamp(lease, now),
-            hint=indexes.BY_ID,
-        ).matched_count
+        stamped = tasks.update_many(free, stamp, hint=indexes.BY_ID).matched_count
     except PyMongoError as interrupted:
         error = interrupted
     with_token: dict[str, Any] = {"lease.token": lease.token}
@@ -154,7 +155,7 @@ def find_due_keys(tasks: Tasks, scan: Scan, *, limit: int, now: datetime, skip: 
     """
     with translate_errors():
         found = tasks.with_options(codec_options=LENIENT_OPTIONS).find(
-            due_filter(scan, now=now), {"_id": 1, "lane": 1, "priority": 1, "due_at": 1}, hint=indexes.CLAIM
+            due_filter([scan], now=now), {"_id": 1, "lane": 1, "priority": 1, "due_at": 1}, hint=indexes.CLAIM
         )
         keys = list(found.sort(CLAIM_ORDER).skip(skip).limit(limit).batch_size(limit + 1))
     for key in keys:
@@ -174,7 +175,7 @@ def find_first_due(
     reach, avoided_keys = 1 + len(without), set(map(id_key, without))
     with translate_errors():
         keys = tasks.with_options(codec_options=LENIENT_OPTIONS).find(
-            any_due_filter(scans, now=now),
+            due_filter(scans, now=now),
             {"_id": 1, "queue": 1, "lane": 1, "priority": 1, "due_at": 1},
             hint=indexes.CLAIM,
         )
@@ -248,16 +249,10 @@ def _read_next_due(
 
 def _choose_granted(keys: list[dict[str, Any]], grant: Callable[[int], int]) -> tuple[list[dict[str, Any]], int]:
     """Return the *keys* that may be taken, and the number of retries that may not. The last retries are denied."""
-    retries = sum(key["lane"] == "retry" for key in keys)
-    denied = retries - (grant(retries) if retries else 0)
-    allowed: list[dict[str, Any]] = []
-    left = retries - denied
-    for key in keys:
-        if key["lane"] == "retry":
-            left -= 1
-        if key["lane"] != "retry" or left >= 0:
-            allowed.append(key)
-    return allowed, denied
+    retries = [key for key in keys if key["lane"] == "retry"]
+    denied = retries[grant(len(retries)) :] if retries else []
+    denied_keys = set(map(id, denied))
+    return [key for key in keys if id(key) not in denied_keys], len(denied)
 
 
 def _build_lane_filter(keys: list[dict[str, Any]]) -> dict[str, Any]:
@@ -268,12 +263,6 @@ def _build_lane_filter(keys: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "$or": [{"lane": lane, "_id": {"$in": [key["_id"] for key in keys if key["lane"] == lane]}} for lane in lanes]
     }
-
-
-def _find_lane(task: Task | Malformed, keys: list[dict[str, Any]]) -> str:
-    if isinstance(task, Task):
-        return task.lane
-    return next((str(key["lane"]) for key in keys if id_key(key["_id"]) == id_key(task.id)), "")
 
 
 def _advance_scan(look: _DueKeys, chosen: list[dict[str, Any]], taken: Claim) -> Scan:
@@ -292,18 +281,6 @@ def _find_unstampable(chosen: list[dict[str, Any]], taken: Claim) -> tuple[Malfo
     if isinstance(taken.error, WriteError) and len(chosen) == 1 and not taken.tasks:
         return (Malformed(id=chosen[0]["_id"], problem="cannot be stamped with a lease", lease=None),)
     return ()
-
-
-def _build_free_filter(now: datetime) -> dict[str, Any]:
-    return {"status": "pending", "due_at": {"$lte": now}, "attempts": COUNTABLE_ATTEMPTS}
-
-
-def _build_stamp(lease: Lease, now: datetime) -> dict[str, Any]:
-    stored = {"token": lease.token, "owner": lease.owner, "expires_at": lease.expires_at}
-    return {
-        "$set": {"status": "processing", "lease": stored, "updated_at": now},
-        "$inc": {"attempts": 1},
-    }
 
 
 def _read_back(tasks: Tasks, where: dict[str, Any], *, size: int, is_confirmed: bool) -> list[RawBSONDocument]:

@@ -88,18 +88,13 @@ class Scan:
         return replace(self, after=None, head=head, passed=False)
 
 
-def due_filter(scan: Scan, *, now: datetime) -> dict[str, Any]:
-    """Return the filter of due tasks behind ``scan.after``.
+def due_filter(scans: Sequence[Scan], *, now: datetime) -> dict[str, Any]:
+    """Return the filter of due tasks behind ``after`` of any of *scans*.
 
     The alternatives are at the root, each with the whole equality prefix. Only then does the server merge covered
-    index scans instead of fetching and sorting. No alternative covers keys before ``scan.after``: to find nothing
-    there, the server would step over the entries of all claimed tasks.
+    index scans instead of fetching and sorting. No alternative covers keys before ``after``: to find nothing there,
+    the server would step over the entries of all claimed tasks.
     """
-    return any_due_filter([scan], now=now)
-
-
-def any_due_filter(scans: Sequence[Scan], *, now: datetime) -> dict[str, Any]:
-    """Return the filter of due tasks of any of *scans*; see `due_filter`."""
     alternatives = [
         alternative
         for scan in scans
