@@ -119,31 +119,22 @@ def find_unclaimable(tasks: Tasks, *, limit: int, excluded_ids: Sequence[TaskId]
 
 def adopt(tasks: Tasks, adoptions: Sequence[tuple[TaskId, dict[str, Any]]]) -> WriteCounts:
     """Give unclaimable documents their missing fields, unless they were repaired or claimed meanwhile."""
-    return write_each(
-        tasks,
-        [
-            # null matches a missing field as well as null
-            UpdateOne(_build_unclaimable_filter(task_id) | dict.fromkeys(fields), {"$set": fields})
-            for task_id, fields in adoptions
-        ],
-    )
+    updates = [
+        UpdateOne(_build_unclaimable_filter(task_id) | dict.fromkeys(fields), {"$set": fields})  # null matches missing
+        for task_id, fields in adoptions
+    ]
+    return write_each(tasks, updates)
 
 
 def quarantine_all(tasks: Tasks, documents: Sequence[Malformed], *, now: datetime) -> WriteCounts:
     """Fail documents that no claim can take, unless they were repaired meanwhile. Their other fields do not change."""
-    return write_each(
-        tasks,
-        [UpdateOne(_build_unclaimable_filter(broken.id), _build_quarantine(broken, now=now)) for broken in documents],
-    )
+    return write_each(tasks, [UpdateOne(*_build_quarantine(document, now=now)) for document in documents])
 
 
 def quarantine(tasks: Tasks, document: Malformed, *, now: datetime) -> bool:
     """Fail a document that no claim can take; return False if it was repaired meanwhile."""
     with translate_errors():
-        return (
-            tasks.update_one(_build_unclaimable_filter(document.id), _build_quarantine(document, now=now)).matched_count
-            == 1
-        )
+        return tasks.update_one(*_build_quarantine(document, now=now)).matched_count == 1
 
 
 def _read_processing(
@@ -176,8 +167,8 @@ def _build_unclaimable_filter(task_id: TaskId) -> dict[str, Any]:
     return {"_id": task_id, "status": "pending", "$nor": [CLAIMABLE]}
 
 
-def _build_quarantine(document: Malformed, *, now: datetime) -> dict[str, Any]:
-    return _build_failure("malformed", document.problem, now=now)
+def _build_quarantine(document: Malformed, *, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
+    return _build_unclaimable_filter(document.id), _build_failure("malformed", document.problem, now=now)
 
 
 def _build_failure(reason: Reason, message: str, *, now: datetime) -> dict[str, Any]:
