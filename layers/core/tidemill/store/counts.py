@@ -123,9 +123,7 @@ def count_pending_by_queue(
     """Return the number of pending tasks of *lane* in each queue; the limits are those of `measure_queues`."""
     found: dict[str, int] = dict.fromkeys(named, 0)
     for part in _split_queues(named):
-        stages = [
-            _build_count_stages(queue, lane, _build_pending_filter(queue, (lane,)), limit=limit) for queue in part
-        ]
+        stages = [_build_lane_stages(queue, lane, limit=limit) for queue in part]
         found |= {row["queue"]: row["is"] for row in _aggregate(tasks, _join_pipelines(stages, tasks.name))}
     return found
 
@@ -194,21 +192,20 @@ def _split_queues(names: Sequence[str]) -> list[Sequence[str]]:
 def _build_sizes_stages(queue: str, collection: str, *, now: datetime, limit: int) -> _Stages:
     """Return the stages that yield one row for each field of `QueueSizes` that *queue* has."""
     later = _build_pending_filter(queue, LANES) | {"due_at": {"$gt": now}}
-    counts = [_build_count_stages(queue, lane, _build_pending_filter(queue, (lane,)), limit=limit) for lane in LANES]
+    counts = [_build_lane_stages(queue, lane, limit=limit) for lane in LANES]
+    counts += [_build_count_stages(queue, "delayed", later, limit=limit)]
     oldest = _join_pipelines([_build_firsts_stages(queue, lane, now=now) for lane in LANES], collection)
-    return _join_pipelines(
-        [*counts, _build_count_stages(queue, "delayed", later, limit=limit), [*oldest, *_build_oldest_stages(queue)]],
-        collection,
-    )
+    row = {"queue": {"$literal": queue}, "of": "oldest_due", "is": "$due_at"}
+    return _join_pipelines([*counts, [*oldest, _OLDEST_STAGE, {"$project": row}]], collection)
+
+
+def _build_lane_stages(queue: str, lane: Lane, *, limit: int) -> _Stages:
+    return _build_count_stages(queue, lane, _build_pending_filter(queue, (lane,)), limit=limit)
 
 
 def _build_count_stages(queue: str, of: Literal["delayed"] | Lane, where: dict[str, Any], *, limit: int) -> _Stages:
     row = {"queue": {"$literal": queue}, "of": of, "is": "$n"}
     return [{"$match": where}, {"$limit": limit + 1}, {"$group": {"_id": None, "n": {"$sum": 1}}}, {"$project": row}]
-
-
-def _build_oldest_stages(queue: str) -> _Stages:
-    return [_OLDEST_STAGE, {"$project": {"queue": {"$literal": queue}, "of": "oldest_due", "is": "$due_at"}}]
 
 
 def _join_pipelines(pipelines: Sequence[_Stages], collection: str) -> _Stages:
@@ -217,10 +214,8 @@ def _join_pipelines(pipelines: Sequence[_Stages], collection: str) -> _Stages:
 
 
 def _find_oldest_due(tasks: Tasks, names: Sequence[str], *, now: datetime) -> datetime | None:
-    firsts = _join_pipelines(
-        [_build_firsts_stages(queue, lane, now=now) for queue in names for lane in LANES], tasks.name
-    )
-    rows = _aggregate(tasks, [*firsts, _OLDEST_STAGE])
+    firsts = [_build_firsts_stages(queue, lane, now=now) for queue in names for lane in LANES]
+    rows = _aggregate(tasks, [*_join_pipelines(firsts, tasks.name), _OLDEST_STAGE])
     return next((row["due_at"] for row in rows if isinstance(row["due_at"], datetime)), None)
 
 
