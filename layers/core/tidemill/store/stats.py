@@ -71,12 +71,10 @@ class StatsRecorder:
     def count_settled(self, settlements: Iterable[Settlement], *, now: datetime) -> None:
         """Count attempts whose outcome is written."""
         for settlement in settlements:
-            if isinstance(settlement.task, Task):
-                increments = count_attempt(settlement, now=now)
-                self._counts[_make_key(settlement.task, now)].update(increments)
-                self._run_times[settlement.task.queue].update(
-                    {name: increments[name] for name in ("runs", "run_ms") if name in increments}
-                )
+            task, increments = settlement.task, count_attempt(settlement, now=now)
+            if isinstance(task, Task):
+                self._counts[task.queue, start_of_minute(now), task.name].update(increments)
+                self._run_times[task.queue].update({name: increments.get(name, 0) for name in ("runs", "run_ms")})
 
     def count_overtakes(self, retries: Iterable[Task]) -> None:
         """Count retries that were claimed before the fresh tasks of their queue."""
@@ -116,9 +114,7 @@ class StatsRecorder:
             mean_run = times["run_ms"] * _MS / max(times["runs"], 1)
             saved = time_saved(ahead=ahead[queue], mean_run=mean_run, slots=self._slots)
             if saved:
-                self._counts[queue, start_of_minute(now), truncate_text(name, MAX_NAME_CHARS)]["saved_ms"] += (
-                    retries * saved // _MS
-                )
+                self._counts[queue, start_of_minute(now), name]["saved_ms"] += retries * saved // _MS
 
 
 def count_attempt(settlement: Settlement, *, now: datetime) -> dict[str, int]:
@@ -182,12 +178,9 @@ def _parse_counter(value: object) -> int:
     return int(min(max(value, 0), MAX_COUNTER))
 
 
-def _make_key(task: Task, now: datetime) -> tuple[str, datetime, str]:
-    return task.queue, start_of_minute(now), truncate_text(task.name, MAX_NAME_CHARS)
-
-
 def _make_id(queue: str, minute: datetime, name: str) -> dict[str, Any]:
-    return {"queue": truncate_text(queue, MAX_NAME_CHARS), "minute": minute, "name": name}
+    queue, name = truncate_text(queue, MAX_NAME_CHARS), truncate_text(name, MAX_NAME_CHARS)
+    return {"queue": queue, "minute": minute, "name": name}
 
 
 def _build_minute_filter(queue: str, minute: datetime) -> dict[str, Any]:
