@@ -162,22 +162,18 @@ def _build_update(settlement: Settlement, outcome: Outcome, *, now: datetime) ->
 
 
 def _build_values(outcome: Outcome, *, now: datetime) -> dict[str, Any]:
+    finished: dict[str, Any] = {"finished_at": now, "next_retry_at": None}
     match outcome:
         case Succeeded(result=result):
-            return {"status": "done", "result": result} | _build_finished_fields(now) | {"retain_from": now}
+            return {"status": "done", "result": result, **finished, "retain_from": now}
         case Retried(failure=failure, next_retry_at=at):
             return {"status": "pending", "lane": "retry", **schedule(at, now=now), **_build_error_field(failure, now)}
         case Failed(failure=failure, reason=reason):
-            return {
-                "status": "failed",
-                "reason": reason,
-                **_build_finished_fields(now),
-                **_build_error_field(failure, now),
-            }
+            return {"status": "failed", "reason": reason, **finished, **_build_error_field(failure, now)}
         case Snoozed(until=until):
             return {"status": "pending", **schedule(until, now=now)}
         case Cancelled():
-            return {"status": "cancelled"} | _build_finished_fields(now) | {"retain_from": now}
+            return {"status": "cancelled", **finished, "retain_from": now}
         case _:
             assert_never(outcome)
 
@@ -211,10 +207,6 @@ def _has_function_outcome(outcome: Outcome) -> bool:
             return True
         case _:
             assert_never(outcome)
-
-
-def _build_finished_fields(now: datetime) -> dict[str, Any]:
-    return {"finished_at": now, "next_retry_at": None}
 
 
 def _build_error_field(failure: Failure, now: datetime) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pymongo import UpdateMany, UpdateOne
 from pymongo.errors import BulkWriteError
@@ -27,6 +27,9 @@ MIN_BULK_SUCCESSES: Final = 5
 
 MAX_BULK_SUCCESSES: Final = 100
 """Most successes for one statement: that many results of the maximum size still fit."""
+
+_Writes: TypeAlias = Sequence[tuple[UpdateOne | UpdateMany, Sequence[Settlement]]]
+"""Writes, each with its settlements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +149,8 @@ def extend(tasks: Tasks, leased_tasks: Sequence[Task], *, until: datetime) -> li
     return [task for task, lease in leases if (task.id, lease.token) not in kept]
 
 
-def _build_writes(
-    settlements: Sequence[Settlement], *, now: datetime, expired_before: datetime | None
-) -> list[tuple[UpdateOne | UpdateMany, Sequence[Settlement]]]:
-    """Return the writes, each with its settlements: successes under the same lease share a write."""
+def _build_writes(settlements: Sequence[Settlement], *, now: datetime, expired_before: datetime | None) -> _Writes:
+    """Return the writes of *settlements*. Successes under the same lease share a write."""
     by_token: defaultdict[str | None, list[Settlement]] = defaultdict(list)
     single: list[Settlement] = []
     for settlement in settlements:
@@ -163,12 +164,12 @@ def _build_writes(
                 single += group
             else:
                 writes.append((UpdateMany(*bulk_success_update(group, now=now), hint=indexes.BY_ID), group))
-    return writes + _build_single_writes(single, now=now, expired_before=expired_before)
+    return [*writes, *_build_single_writes(single, now=now, expired_before=expired_before)]
 
 
 def _build_single_writes(
     settlements: Sequence[Settlement], *, now: datetime, expired_before: datetime | None
-) -> list[tuple[UpdateOne | UpdateMany, Sequence[Settlement]]]:
+) -> _Writes:
     return [
         (UpdateOne(where, update, hint=indexes.BY_ID), [settlement])
         for settlement in settlements
@@ -176,9 +177,7 @@ def _build_single_writes(
     ]
 
 
-def _write(
-    tasks: Tasks, writes: Sequence[tuple[UpdateOne | UpdateMany, Sequence[Settlement]]]
-) -> tuple[list[Settlement], int]:
+def _write(tasks: Tasks, writes: _Writes) -> tuple[list[Settlement], int]:
     """Write *writes*; return the settlements that the server refuses, and the number of matched documents."""
     with translate_errors():
         try:
