@@ -277,12 +277,10 @@ class Deployment:
             names = self._missing_indexes
         except CredentialsError:
             raise
-        except RetentionError as error:
+        except (RetentionError, UnavailableError) as error:
             return (str(error),)
         except RefusedError as error:
             return (f"{error}: run `tidemill indexes`",)
-        except UnavailableError as error:
-            return (str(error),)
         if names:
             del self._missing_indexes
         return names

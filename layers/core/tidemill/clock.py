@@ -133,9 +133,7 @@ class ServerClock:
 
     def _take_sample(self) -> _Sample:
         sample = self._ask_server()
-        if (
-            sample.duration > SLOW_SAMPLE_SEC
-        ):  # it may have included a connect: then the server read its clock after half-way
+        if sample.duration > SLOW_SAMPLE_SEC:  # perhaps with a connect: then the server read its clock after half-way
             sample = min(sample, self._ask_server(), key=lambda candidate: candidate.duration)
         return sample
 

@@ -141,9 +141,8 @@ def missing_fields(raw: RawBSONDocument, *, now: datetime, adopt_as: str | None)
     differently, so it stays.
     """
     document = decode(raw)
-    fields = {
-        name: value for name, value in _build_defaults(document, now, adopt_as).items() if document.get(name) is None
-    }
+    defaults = _build_defaults(document, now, adopt_as)
+    fields = {name: value for name, value in defaults.items() if document.get(name) is None}
     task = read_task(RawBSONDocument(bson.encode(document | fields)))
     return task if isinstance(task, Malformed) else fields
 
@@ -168,9 +167,8 @@ def _replace_references(value: Any) -> Any:  # noqa: ANN401 - any value of a doc
 
 
 def _parse_task(doc: dict[str, Any]) -> Task:
-    status = _parse_required(
-        doc, "status", _make_choice_parser(STATUSES)
-    )  # first: no query finds a document without a status
+    # The status is first: no query finds a document without one.
+    status = _parse_required(doc, "status", _make_choice_parser(STATUSES))
     due_at = _parse_required(doc, "due_at", _parse_date)
     trace = doc.get("trace") if isinstance(doc.get("trace"), dict) else {}
     return Task(
@@ -341,7 +339,6 @@ def _get_text(trace: Any, name: str) -> str | None:  # noqa: ANN401
 
 
 def _build_defaults(document: dict[str, Any], now: datetime, adopt_as: str | None) -> dict[str, Any]:
-    retry_at = document.get("next_retry_at")
     attempts = document.get("attempts")
     has_failed = isinstance(attempts, int | float) and attempts > 0
     defaults: dict[str, Any] = {
@@ -353,6 +350,6 @@ def _build_defaults(document: dict[str, Any], now: datetime, adopt_as: str | Non
         "crashes": 0,
         "redrives": 0,
         "attempt_log": [],
-        "due_at": schedule(retry_at, now=now)["due_at"],
+        "due_at": schedule(document.get("next_retry_at"), now=now)["due_at"],
     }
     return defaults | ({"name": adopt_as} if adopt_as else {})

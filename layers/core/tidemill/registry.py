@@ -175,11 +175,7 @@ def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except BaseException as error:
-        if (
-            isinstance(error, ModuleNotFoundError)
-            and error.name is not None
-            and f"{name}.".startswith(f"{error.name}.")
-        ):
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             raise RegistrationError(
                 f"there is no package {name} where Python looks: `tidemill work` looks in the current folder, too; "
                 "name another with TASK_PACKAGE or --tasks"
