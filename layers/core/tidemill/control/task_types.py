@@ -55,23 +55,19 @@ class Directory:
         """Return whether any executor has ever registered a type."""
         return bool(self.read_declarations().types)
 
-    def task_type(self, name: str, *, for_http: bool = False) -> Mapping[str, Any] | None:
-        """Return the declaration of the type *name*, or ``None``.
-
-        With *for_http* a type that is not known to be open to HTTP is read once more, too.
-        """
-        return self.read_declarations(names=[name], for_http=for_http).types.get(name)
-
     def cached_task_type(self, name: str) -> Mapping[str, Any] | None:
-        """Return as `task_type` does, but read again for an unknown type at most once a second."""
+        """Return the declaration of the type *name*, or ``None``; read again for an unknown type once a second."""
         if self._known is not None and self._monotonic() - self._known.read_at < UNKNOWN_TYPE_CACHE_SEC:
             return self._known.types.get(name)
-        return self.task_type(name)
+        return self.read_declarations(names=[name]).types.get(name)
 
     def read_declarations(
         self, *, names: Iterable[str] = (), queues: Iterable[str] = (), for_http: bool = False
     ) -> Declarations:
-        """Return the declarations. If any of *names* or *queues* is missing, read them once more."""
+        """Return the declarations. If any of *names* or *queues* is missing, read them once more.
+
+        With *for_http* a type that is not known to be open to HTTP counts as missing.
+        """
         known = self._known
         if known is None or self._monotonic() - known.read_at > DECLARATIONS_CACHE_SEC:
             return self._read()
