@@ -20,6 +20,7 @@ from tidemill.control.queues import PressureMonitor
 from tidemill.documents import DEAD_LETTERS, decode, missing_fields
 from tidemill.errors import CredentialsError, TidemillError
 from tidemill.model import (
+    OUTCOME_NAMES,
     Cancelled,
     Failed,
     Failure,
@@ -29,6 +30,7 @@ from tidemill.model import (
     Retried,
     RetryPolicy,
     Run,
+    Snoozed,
     Task,
     TaskId,
 )
@@ -73,10 +75,6 @@ DECISION_BUDGET_SEC: Final = 0.5
 """Time budget for deciding the outcomes of one batch. The remainder goes to the next batch."""
 
 
-def _ignore_settlement(_: Settlement) -> None:
-    """Do nothing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimContext:
     """Collaborators of `reclaim`.
@@ -92,7 +90,7 @@ class ReclaimContext:
     policy: Callable[[Task], RetryPolicy]
     options: Callable[[str], QueueOptions]
     adopt_as: str | None = None
-    observe: Callable[[Settlement], None] = _ignore_settlement
+    observe: Callable[[Settlement], None] = lambda _: None
     rng: random.Random = field(default_factory=random.Random)
     monotonic: Callable[[], float] = time.monotonic
     batch_timeout_sec: float = BATCH_TIMEOUT_SEC
@@ -160,7 +158,16 @@ class _Run:
             self._record_error(error)
 
     def _measure(self) -> None:
-        self._gauges = measure_gauges(self._context.tasks, now=self._context.clock.now())
+        """Measure the `GAUGES`: three commands if nothing is due, else five with up to a hundred queues."""
+        tasks, now = self._context.tasks, self._context.clock.now()
+        fresh, retry = (counts.count_due_anywhere(tasks, lane, now=now) for lane in ("fresh", "retry"))
+        oldest = counts.find_oldest_due(tasks, now=now) if fresh or retry else None
+        self._gauges = {
+            "due_fresh": fresh,
+            "due_retry": retry,
+            "oldest_due_sec": 0 if oldest is None else int((now - oldest).total_seconds()),
+            "dead_letters": counts.count_dead_letters(open_tasks(tasks.database, DEAD_LETTERS)),
+        }
         self._has_succeeded = True
 
     def _record_error(self, error: TidemillError) -> None:
@@ -221,7 +228,8 @@ class LostTasks:
         lost = [replace(settlement, reclaimer=reclaimer) for _, settlement in decided if settlement is not None]
         verdict = settle.settle(self._context.tasks, lost, now=now, expired_before=expired_before)
         for settlement in verdict.settled:
-            self._report[_name_count(settlement.outcome)] += 1
+            is_pending = isinstance(settlement.outcome, Retried | Snoozed)
+            self._report["reclaimed" if is_pending else OUTCOME_NAMES[type(settlement.outcome)]] += 1
             self._context.observe(settlement)
         self._report["lost_race"] += len(verdict.lost)
         self._report["write_rejected"] += len(verdict.stuck)
@@ -277,16 +285,6 @@ class LostTasks:
             return None
 
 
-def _name_count(outcome: Outcome) -> str:
-    match outcome:
-        case Failed():
-            return "failed"
-        case Cancelled():
-            return "cancelled"
-        case _:
-            return "reclaimed"
-
-
 class PendingSweep:
     """Settles pending documents that no claim takes. Each method processes one batch and returns if more may be left.
 
@@ -328,19 +326,3 @@ class PendingSweep:
         if changed < len(ids):
             self._skipped_ids += ids
         return len(ids) == BATCH_SIZE
-
-
-def measure_gauges(tasks: Tasks, *, now: datetime) -> dict[str, int]:
-    """Return the `GAUGES`. This takes three commands if nothing is due, else five with up to a hundred queues.
-
-    Raises:
-        TidemillError: A count failed.
-    """
-    fresh, retry = (counts.count_due_anywhere(tasks, lane, now=now) for lane in ("fresh", "retry"))
-    oldest = counts.find_oldest_due(tasks, now=now) if fresh or retry else None
-    return {
-        "due_fresh": fresh,
-        "due_retry": retry,
-        "oldest_due_sec": 0 if oldest is None else int((now - oldest).total_seconds()),
-        "dead_letters": counts.count_dead_letters(open_tasks(tasks.database, DEAD_LETTERS)),
-    }
