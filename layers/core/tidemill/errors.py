@@ -123,7 +123,6 @@ class MissingIndexError(TidemillError):
     """A query needs a missing index."""
 
     def __init__(self, collection: str) -> None:
-        self.collection = collection
         super().__init__(f"an index of {collection} is missing: run `tidemill indexes` once, then try again")
 
 

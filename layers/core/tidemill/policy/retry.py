@@ -114,8 +114,7 @@ def lengthen(wait: timedelta, load: Load, *, cap: timedelta) -> timedelta:
     Adaptive: ``max(wait, min(max_sec, wait * (1 + ready / scale)))``. A spent budget multiplies by its ``factor``.
     *cap* is the cap of the retry policy.
     """
-    longest = cap
-    longer = wait
+    longest, longer = cap, wait
     adaptive, budget = load.pressure.adaptive, load.pressure.budget
     if adaptive is not None:
         # In seconds: a timedelta would overflow if many tasks are ready.

@@ -106,14 +106,9 @@ class PrefixedDatabase(Database[Any]):
 
 
 def connect(uri: str, *, source: str, name: str, timeout_sec: float, pool: int) -> pymongo.MongoClient[Any]:
-    """Return a client that has not connected yet.
+    """Return a client that has not connected yet, called *name* in MongoDB's log. It has up to *pool* connections.
 
-    Args:
-        uri: The URI. No message shows it.
-        source: The origin of the URI, for messages.
-        name: The name of the client in MongoDB's log.
-        timeout_sec: Longest time of one operation.
-        pool: Maximum number of connections.
+    Messages name the *source* of the URI, never the URI itself. *timeout_sec* bounds one operation.
 
     Raises:
         SettingsError: The URI cannot be used.
@@ -235,13 +230,14 @@ def translate_errors(collection: str = TASKS) -> Iterator[None]:
     except PyMongoError as error:
         if error.timeout or isinstance(error, ConnectionFailure):
             raise _build_late_error(error) from None
-        if _is_starting_member(error):
+        if isinstance(error, ConfigurationError) and "Sessions are not supported" in str(error):
+            # The member was neither primary nor secondary when the driver connected to it.
             raise UnavailableError("MongoDB is starting and takes no sessions yet") from None
         raise
 
 
 @contextmanager
-def keep_driver_errors(collection: str = TASKS) -> Iterator[None]:
+def keep_driver_errors() -> Iterator[None]:
     """Raise the driver's errors as they are: their labels let the caller's transaction be repeated.
 
     Raises:
@@ -251,7 +247,7 @@ def keep_driver_errors(collection: str = TASKS) -> Iterator[None]:
         yield
     except OperationFailure as error:
         if is_missing_index(error):
-            raise MissingIndexError(collection) from None
+            raise MissingIndexError(TASKS) from None
         raise
 
 
@@ -311,11 +307,6 @@ def _is_credentials_error(error: ServerSelectionTimeoutError | OperationFailure)
         return "AuthenticationFailed" in str(error) or "bad auth" in str(error)
     words = {_AUTHENTICATION_FAILED: "", _UNAUTHORIZED: "requires authentication", _ATLAS_ERROR: "bad auth"}
     return error.code in words and words[error.code] in str(error)
-
-
-def _is_starting_member(error: PyMongoError) -> bool:
-    """Return True if the driver connected to a member that was neither primary nor secondary at that moment."""
-    return isinstance(error, ConfigurationError) and "Sessions are not supported" in str(error)
 
 
 def _read_code(error: OperationFailure) -> str:

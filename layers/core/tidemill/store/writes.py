@@ -192,7 +192,10 @@ def insert_in_order(tasks: Tasks, documents: Sequence[Mapping[str, Any]]) -> int
         try:
             _insert(tasks, documents)
         except BulkWriteError as error:
-            index = _find_taken(error)
+            refusal, *_ = find_refused_writes(error)
+            if refusal["code"] != DUPLICATE_KEY_CODE:
+                raise
+            index = int(refusal["index"])
         else:
             return len(documents)
         ids = [document["_id"] for document in documents]
@@ -276,14 +279,6 @@ def _raise_if_id_is_taken(error: BulkWriteError | DuplicateKeyError) -> None:
     refused = details.get("writeErrors", [details])
     if any(list(refusal.get("keyPattern", ())) == ["_id"] for refusal in refused):
         raise TakenIdError from None
-
-
-def _find_taken(error: BulkWriteError) -> int:
-    """Return the index of the document whose id or key is taken."""
-    [refusal] = find_refused_writes(error)[:1]
-    if refusal["code"] != DUPLICATE_KEY_CODE:
-        raise error
-    return int(refusal["index"])
 
 
 def _insert(tasks: Tasks, documents: Sequence[Mapping[str, Any]]) -> None:
