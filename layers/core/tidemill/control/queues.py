@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +18,7 @@ from pymongo.database import Database
 from tidemill.control.task_types import DEFAULT_QUEUE
 from tidemill.documents import QUEUES, is_text
 from tidemill.errors import InvalidRequestError, Problem, TidemillError
-from tidemill.model import Adaptive, Budget, Pressure, QueueOptions
+from tidemill.model import EARLIEST, Adaptive, Budget, Pressure, QueueOptions
 from tidemill.policy.retry import NO_LOAD, Load
 from tidemill.requests.tasks import QUEUE_PATTERN
 from tidemill.store import claims, counts
@@ -257,6 +258,9 @@ class _Measurement:
     load: Load
 
 
+_UNMEASURED: Final = _Measurement(at=-math.inf, minute=EARLIEST, load=NO_LOAD)
+
+
 class PressureMonitor:
     """The load of every queue, for one process. If MongoDB does not answer, the last known load is used."""
 
@@ -274,25 +278,23 @@ class PressureMonitor:
 
     def current_load(self, queue: str, *, now: datetime) -> Load:
         """Return the load of *queue*. Without pressure options MongoDB is not asked for counts."""
-        known = self._measurements.get(queue)
-        if known is not None and self._monotonic() - known.at < LOAD_CACHE_SEC and known.minute == start_of_minute(now):
+        known, minute = self._measurements.get(queue, _UNMEASURED), start_of_minute(now)
+        if known.minute == minute and self._monotonic() - known.at < LOAD_CACHE_SEC:
             return known.load
-        is_same_minute = known is not None and known.minute == start_of_minute(now)
-        before = NO_LOAD if known is None else known.load
-        counted = before.retries if is_same_minute else 0
+        counted = known.load.retries if known.minute == minute else 0
         try:
             load = self._measure(queue, self._options(queue).pressure, now=now)
         except TidemillError:
-            load = before
+            load = replace(known.load, retries=0)
         # The number only grows within a minute, and the newest retries of this process are not written yet.
-        load = replace(load, retries=max(load.retries, counted) if load is not before else counted)
-        self._measurements[queue] = _Measurement(at=self._monotonic(), minute=start_of_minute(now), load=load)
+        load = replace(load, retries=max(load.retries, counted))
+        self._measurements[queue] = _Measurement(at=self._monotonic(), minute=minute, load=load)
         return load
 
     def count_retry(self, queue: str) -> None:
         """Count a retry that this process has scheduled and not written yet."""
-        known = self._measurements.get(queue)
-        if known is not None and known.load.pressure.budget is not None:
+        known = self._measurements.get(queue, _UNMEASURED)
+        if known.load.pressure.budget is not None:
             self._measurements[queue] = replace(known, load=replace(known.load, retries=known.load.retries + 1))
 
     def _measure(self, queue: str, pressure: Pressure, *, now: datetime) -> Load:
