@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -95,11 +95,17 @@ def declare_types(db: Database[Any], types: Iterable[TaskType], *, package: str,
     declared = [_build_document(task_type) for task_type in types]
     with translate_errors(TASK_TYPES):
         stored = read_by_name(collection)
-        retired = _find_dropped(stored, {fields["_id"] for fields in declared}, package=package)
-        changed = [fields for fields in declared if not _is_declared(stored.get(fields["_id"]), fields)]
+        names = {fields["_id"] for fields in declared}
+        active = {name for name, fields in stored.items() if fields.get("retired_at") is None}
+        dropped = {name for name in active - names if stored[name].get("package") == package}
         origin = {"package": package, "release": release, "updated_at": now}
-        writes = [_build_upsert(fields | origin) for fields in changed]
-        writes += [UpdateOne({"_id": name, "package": package}, {"$set": {"retired_at": now}}) for name in retired]
+        writes = [
+            UpdateOne({"_id": fields["_id"]}, {"$set": fields | origin, "$unset": {"retired_at": ""}}, upsert=True)
+            for fields in declared
+            if not _is_declared(stored.get(fields["_id"]), fields)
+        ]
+        retire = {"$set": {"retired_at": now}}
+        writes += [UpdateOne({"_id": name, "package": package}, retire) for name in sorted(dropped)]
         if writes:
             collection.bulk_write(writes, ordered=False)
     return len(writes)
@@ -143,14 +149,3 @@ def _is_declared(stored: Mapping[str, Any] | None, fields: Mapping[str, Any]) ->
     if stored is None or stored.get("package") is None or stored.get("retired_at") is not None:
         return False
     return all(stored.get(name, _MISSING) == value for name, value in fields.items())
-
-
-def _build_upsert(fields: Mapping[str, Any]) -> UpdateOne:
-    return UpdateOne({"_id": fields["_id"]}, {"$set": fields, "$unset": {"retired_at": ""}}, upsert=True)
-
-
-def _find_dropped(stored: Mapping[str, Mapping[str, Any]], declared: Set[str], *, package: str) -> list[str]:
-    ours = {
-        name for name, fields in stored.items() if fields.get("package") == package and fields.get("retired_at") is None
-    }
-    return sorted(ours - declared)
