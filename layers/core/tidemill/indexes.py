@@ -83,14 +83,6 @@ class Index:
             options["expireAfterSeconds"] = self.seconds(retention)
         return IndexModel(self.keys, **options)
 
-    def has_definition(self, made: Mapping[str, Any]) -> bool:
-        """Return True if *made*, an entry of ``index_information``, is this index. The retention may differ."""
-        return (
-            list(made["key"]) == list(self.keys.items())
-            and made.get("partialFilterExpression") == self.partial
-            and bool(made.get("unique")) == self.unique
-        )
-
     def seconds(self, retention: Retention) -> int:
         """Return the seconds after which MongoDB removes a document."""
         default = retention.dead_letters if self.collection == DEAD_LETTERS else retention.tasks
@@ -214,7 +206,14 @@ def _read_indexes(db: Database[Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _is_there(index: Index, made: Mapping[str, Mapping[str, Any]]) -> bool:
-    return index.name in made[index.collection] and index.has_definition(made[index.collection][index.name])
+    """Return True if *made* has the definition of *index*. The retention may differ."""
+    found = made[index.collection].get(index.name)
+    return (
+        found is not None
+        and list(found["key"]) == list(index.keys.items())
+        and found.get("partialFilterExpression") == index.partial
+        and bool(found.get("unique")) == index.unique
+    )
 
 
 def _drop_index(collection: Collection[Any], name: str) -> None:
