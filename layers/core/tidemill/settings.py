@@ -85,33 +85,34 @@ def from_environment(env: Mapping[str, str]) -> Settings:
         is_unresolved = "AWS_SAM_LOCAL" in env and re.fullmatch(_LOGICAL_ID, env.get(name, ""))
         return None if is_unresolved else read(name, parse, None)
 
+    default = Settings()
     settings = Settings(
         mongodb_uri=read("MONGODB_URI", str, None),
         secret_arn=read_reference("MONGODB_SECRET_ARN", str),
-        database=read("MONGODB_DATABASE", _parse_database, "tidemill"),
-        prefix=read("TIDEMILL_PREFIX", _make_pattern_parser(PREFIX_PATTERN, PREFIX_RULE), ""),
-        task_timeout=read("TASK_TIMEOUT_SEC", _make_seconds_parser(1, 890), timedelta(seconds=30)),
-        max_task_timeout=read("MAX_TASK_TIMEOUT_SEC", _make_seconds_parser(1, 890), timedelta(seconds=50)),
-        concurrency=read("CONCURRENCY", _make_whole_parser(1, MAX_CONCURRENCY), 16),
-        batch_size=read("BATCH_SIZE", _make_whole_parser(1, 1000), 100),
-        linger=read("LINGER_SEC", _make_seconds_parser(0, 60), timedelta(seconds=10)),
-        max_executors=read("MAX_EXECUTORS", _make_whole_parser(1, 1000), 5),
+        database=read("MONGODB_DATABASE", _parse_database, default.database),
+        prefix=read("TIDEMILL_PREFIX", _make_pattern_parser(PREFIX_PATTERN, PREFIX_RULE), default.prefix),
+        task_timeout=read("TASK_TIMEOUT_SEC", _make_seconds_parser(1, 890), default.task_timeout),
+        max_task_timeout=read("MAX_TASK_TIMEOUT_SEC", _make_seconds_parser(1, 890), default.max_task_timeout),
+        concurrency=read("CONCURRENCY", _make_whole_parser(1, MAX_CONCURRENCY), default.concurrency),
+        batch_size=read("BATCH_SIZE", _make_whole_parser(1, 1000), default.batch_size),
+        linger=read("LINGER_SEC", _make_seconds_parser(0, 60), default.linger),
+        max_executors=read("MAX_EXECUTORS", _make_whole_parser(1, 1000), default.max_executors),
         execute_function=read("EXECUTE_FUNCTION", str, None),
         failures_queue=read("FAILURES_QUEUE_URL", str, None),
-        task_package=read("TASK_PACKAGE", _parse_package, TASK_PACKAGE),
-        retry=read("RETRY_POLICY", _parse_retry_policy, DEFAULT),
-        selection=read("SELECTION", _parse_selection, "weighted"),
-        retry_share=read("RETRY_SHARE", _make_number_parser(0, 1), DEFAULT_RETRY_SHARE),
+        task_package=read("TASK_PACKAGE", _parse_package, default.task_package),
+        retry=read("RETRY_POLICY", _parse_retry_policy, default.retry),
+        selection=read("SELECTION", _parse_selection, default.selection),
+        retry_share=read("RETRY_SHARE", _make_number_parser(0, 1), default.retry_share),
         adopt_as=read("DEFAULT_TASK", _make_pattern_parser(NAME_PATTERN, "must be the name of a task function"), None),
         retention=Retention(
-            tasks=read("RETENTION_DAYS", _parse_days, DEFAULT_RETENTION.tasks),
-            dead_letters=read("DEAD_LETTER_RETENTION_DAYS", _parse_days, DEFAULT_RETENTION.dead_letters),
+            tasks=read("RETENTION_DAYS", _parse_days, default.retention.tasks),
+            dead_letters=read("DEAD_LETTER_RETENTION_DAYS", _parse_days, default.retention.dead_letters),
         ),
-        expire_unexported=read("EXPIRE_UNEXPORTED", _parse_bool, default=False),
+        expire_unexported=read("EXPIRE_UNEXPORTED", _parse_bool, default.expire_unexported),
         archive_bucket=read_reference(
             "ARCHIVE_BUCKET", _make_pattern_parser(_BUCKET, "must be the name of an S3 bucket")
         ),
-        release=read("AWS_LAMBDA_FUNCTION_VERSION", str, ""),
+        release=read("AWS_LAMBDA_FUNCTION_VERSION", str, default.release),
     )
     if not problems and settings.task_timeout > settings.max_task_timeout:
         problems.append("TASK_TIMEOUT_SEC must not be above MAX_TASK_TIMEOUT_SEC")
