@@ -8,7 +8,7 @@ releases a slot reads the mark and clears it, and the executor that exits starts
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final, cast
 
@@ -54,13 +54,8 @@ class Subscription:
 
     def document(self) -> dict[str, Any]:
         """Return the stored form, which has a bounded size."""
-        return {
-            "queues": list(self.queues) if len(self.queues) <= MAX_STORED_QUEUES else [],
-            "lanes": list(self.lanes),
-            "asked": self.asked,
-            "selection": self.selection,
-            "retry_share": self.retry_share,
-        }
+        queues = list(self.queues) if len(self.queues) <= MAX_STORED_QUEUES else []
+        return asdict(self) | {"queues": queues, "lanes": list(self.lanes)}
 
 
 WORKERS_ID: Final = "workers"

@@ -16,7 +16,6 @@ from tidemill.documents import (
     COLLECTIONS,
     CONTROL,
     DEAD_LETTERS,
-    LENIENT_OPTIONS,
     OCCURRENCES,
     QUEUE_STATS,
     QUEUES,
@@ -27,7 +26,7 @@ from tidemill.documents import (
 )
 from tidemill.errors import ForeignCollectionError, NewerSchemaError
 from tidemill.model import LANES
-from tidemill.store.connection import translate_errors, with_majority
+from tidemill.store.connection import translate_errors, with_lenient_decoding, with_majority
 
 MARK_ID: Final = "tidemill"
 """``_id`` of the mark in ``control``."""
@@ -66,29 +65,28 @@ def require_mark(db: Database[Any], *, adopts: bool = False) -> None:
 def refuse_foreign(db: Database[Any], *, adopts: bool = False) -> bool:
     """Return True if *db* has the mark; raise the errors of `require_mark`. This function writes nothing."""
     with translate_errors(CONTROL):
-        mark = with_majority(db).get_collection(CONTROL, codec_options=LENIENT_OPTIONS).find_one({"_id": MARK_ID})
+        mark = with_lenient_decoding(db)[CONTROL].find_one({"_id": MARK_ID})
     if mark is not None and "schema" in mark:
         if isinstance(mark["schema"], int) and mark["schema"] <= SCHEMA_VERSION:
             return True
         raise NewerSchemaError(db.name)
     for name, is_ours in _PREDICATES.items():
         for document in _read_first_documents(db, name):
-            if not is_ours(document) and not (adopts and name == TASKS and _is_adoptable(document)):
-                raise ForeignCollectionError(
-                    db[name].name, database=db.name, may_be_adopted=name == TASKS and _is_adoptable(document)
-                )
+            may_be_adopted = name == TASKS and _is_adoptable(document)
+            if not is_ours(document) and not (adopts and may_be_adopted):
+                raise ForeignCollectionError(db[name].name, database=db.name, may_be_adopted=may_be_adopted)
     return False
 
 
 def _read_first_documents(db: Database[Any], name: str) -> Iterator[Mapping[str, Any]]:
-    collection = with_majority(db).get_collection(name, codec_options=LENIENT_OPTIONS)
     # A payload may have megabytes, and only its type is needed.
     stand_ins = {"payload": {"$type": "$payload"}, "result": "", "attempt_log": "", "error": ""}
     with translate_errors(name):
-        yield from collection.aggregate(
-            [{"$limit": MAX_EXAMINED_DOCUMENTS}, *([{"$addFields": stand_ins}] if name == TASKS else [])],
-            batchSize=_BATCH_SIZE,
-        )
+        stages: list[dict[str, Any]] = [
+            {"$limit": MAX_EXAMINED_DOCUMENTS},
+            *([{"$addFields": stand_ins}] if name == TASKS else []),
+        ]
+        yield from with_lenient_decoding(db)[name].aggregate(stages, batchSize=_BATCH_SIZE)
 
 
 def _is_task(document: Mapping[str, Any]) -> bool:
