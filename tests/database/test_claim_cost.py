@@ -23,8 +23,8 @@ from tidemill import indexes
 from tidemill.model import Succeeded
 from tidemill.store import claims, settle
 from tidemill.store.connection import open_tasks
-from tidemill.store.outcomes import Settlement
 from tidemill.store.scan import Key, Scan
+from tidemill.store.settle import Settlement
 from tidemill.testing import Mongod
 
 BATCH = 100

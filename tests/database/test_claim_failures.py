@@ -13,7 +13,7 @@ from tests.builders import add, claim, document, lease, stored, whole
 from tests.faults import failing
 from tests.handlers.conftest import Watch
 from tidemill import UnavailableError
-from tidemill.store import claims, settle
+from tidemill.store import claims
 from tidemill.store.connection import Tasks, open_tasks
 from tidemill.store.scan import Scan
 from tidemill.testing import Mongod
@@ -109,7 +109,7 @@ def test_a_stamp_that_was_never_read_back_is_given_back_by_its_token(tasks: Task
 
     with failing(mine, "find", times=4, closeConnection=True):
         taken = claims.take(mine, ids[1:], lease=held, now=now)
-    given_back = settle.release_unconfirmed(mine, owner="A", tokens=[held.token], started=[ids[1]], now=now)
+    given_back = claims.release_unconfirmed(mine, owner="A", tokens=[held.token], started=[ids[1]], now=now)
 
     assert (taken.tasks, taken.unresolved, given_back) == ((), True, 3)
     assert [stored(tasks, one)["status"] for one in ids] == ["processing", "processing", *["pending"] * 3]

@@ -17,9 +17,9 @@ from tests.claimers import beaten
 from tests.commands import Commands
 from tidemill import MissingIndexError
 from tidemill.model import LANES, Lane, Malformed, TaskId
-from tidemill.store import claims, settle
+from tidemill.store import claims
 from tidemill.store.connection import Tasks, open_tasks
-from tidemill.store.scan import FIRST_CONTENDED_WIDTH, Scan
+from tidemill.store.scan import FIRST_CONTENDED_WIDTH, Scan, find_due_keys, find_first_due, list_heads, list_queues
 from tidemill.testing import Mongod
 from tidemill.testing.clock import LongestJitter
 
@@ -128,7 +128,7 @@ def test_a_scan_goes_on_behind_what_it_took(tasks: Tasks, now: datetime) -> None
 def test_what_comes_up_behind_a_scan_is_seen_by_a_full_look(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now) for _ in range(3)])
     first = claims.claim(tasks, _fresh(), limit=3, lease=lease(now), now=now, rng=random.Random(1))
-    settle.release(tasks, whole(first.tasks)[:1], now=now)
+    claims.release(tasks, whole(first.tasks)[:1], now=now)
     [urgent] = add(tasks, [document(now, priority=9)])
 
     behind = claims.claim(tasks, first.scan, limit=3, lease=lease(now), now=now, rng=random.Random(1))
@@ -143,7 +143,7 @@ def test_a_claimer_that_comes_too_late_looks_in_a_wider_window(tasks: Tasks, now
     with beaten(tasks, now, times=1, most=6) as mine:
         late = claims.claim(mine, _fresh(), limit=10, lease=lease(now), now=now, rng=random.Random(1))
 
-    free = [key["_id"] for key in claims.find_due_keys(tasks, late.scan, limit=100, now=now)]
+    free = [key["_id"] for key in find_due_keys(tasks, late.scan, limit=100, now=now)]
     spread = claims.claim(tasks, late.scan, limit=10, lease=lease(now), now=now, rng=random.Random(1))
 
     assert (len(late.tasks), late.lost, late.scan.width) == (4, 6, FIRST_CONTENDED_WIDTH)
@@ -235,7 +235,7 @@ def test_ids_are_left_alone_by_their_bson_not_by_their_python_values(
 ) -> None:
     add(tasks, [document(now - SECOND, _id=avoided), document(now, _id=other)])
 
-    first = claims.find_first_due(tasks, ["default"], lanes=LANES, without=[avoided], now=now)
+    first = find_first_due(tasks, ["default"], lanes=LANES, without=[avoided], now=now)
     taken = claims.claim(tasks, _fresh(), limit=2, lease=lease(now), now=now, rng=random.Random(1), without=[avoided])
 
     assert first is not None
@@ -316,7 +316,7 @@ def test_the_queues_are_those_of_pending_tasks(tasks: Tasks, now: datetime) -> N
         [document(now, queue="eu"), document(now), document(now, queue="us", status="done"), {"status": "pending"}],
     )
 
-    assert sorted(claims.list_queues(tasks), key=str) == [None, "default", "eu"]
+    assert sorted(list_queues(tasks), key=str) == [None, "default", "eu"]
 
 
 def test_the_head_of_each_queue_is_its_first_pending_task_due_or_not(tasks: Tasks, now: datetime) -> None:
@@ -324,7 +324,7 @@ def test_the_head_of_each_queue_is_its_first_pending_task_due_or_not(tasks: Task
     retry = document(now, queue="eu", lane="retry", priority=9)
     add(tasks, [document(now), first, document(now, lane="retry", priority=9), retry, {"status": "pending"}])
 
-    heads = {head.pop("queue"): head for head in claims.list_heads(tasks)}
+    heads = {head.pop("queue"): head for head in list_heads(tasks)}
 
     assert heads["default"] == {name: first[name] for name in ("_id", "lane", "priority", "due_at")}
     assert heads["eu"] == {name: retry[name] for name in ("_id", "lane", "priority", "due_at")}
@@ -336,7 +336,7 @@ def test_what_comes_first_is_told_with_its_key(tasks: Tasks, now: datetime) -> N
     add(tasks, [later, urgent, document(now, queue="us", due_at=now + MINUTE)])
 
     def first(queue: str, *without: TaskId) -> dict[str, Any] | None:
-        return claims.find_first_due(tasks, [queue], lanes=LANES, without=without, now=now)
+        return find_first_due(tasks, [queue], lanes=LANES, without=without, now=now)
 
     key = {name: urgent[name] for name in ("_id", "queue", "lane", "priority", "due_at")}
     assert first("eu") == key

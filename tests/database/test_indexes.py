@@ -33,8 +33,8 @@ from tidemill.model import Malformed, Succeeded, Task
 from tidemill.requests.events import Occurrence
 from tidemill.store import claims, recovery, settle, tasks, writes
 from tidemill.store.connection import Tasks, open_tasks
-from tidemill.store.outcomes import Settlement
-from tidemill.store.scan import Scan, advance_scan
+from tidemill.store.scan import Scan, advance_scan, find_due_keys, list_heads, list_queues
+from tidemill.store.settle import Settlement
 
 KEPT = indexes.Retention()
 
@@ -170,10 +170,10 @@ class _Given:
 OCCURRENCE = Occurrence(schedule="daily", at=datetime(2026, 7, 1, 6, tzinfo=UTC))
 LETTER = {"task": 7, "redrives": 0}
 OPERATIONS: dict[str, Callable[[_Given], object]] = {
-    "queues": lambda on: claims.list_queues(on.tasks),
-    "heads": lambda on: claims.list_heads(on.tasks),
-    "due_keys": lambda on: claims.find_due_keys(on.tasks, _scan(), limit=5, now=on.now),
-    "due_keys after": lambda on: claims.find_due_keys(on.tasks, _after(on.tasks, on.now), limit=5, now=on.now),
+    "queues": lambda on: list_queues(on.tasks),
+    "heads": lambda on: list_heads(on.tasks),
+    "due_keys": lambda on: find_due_keys(on.tasks, _scan(), limit=5, now=on.now),
+    "due_keys after": lambda on: find_due_keys(on.tasks, _after(on.tasks, on.now), limit=5, now=on.now),
     "take": lambda on: claims.take(on.tasks, [on.held[0].id], lease=lease(on.now), now=on.now),
     "claim": lambda on: claims.claim(on.tasks, _scan(), limit=5, lease=lease(on.now), now=on.now, rng=random.Random(1)),
     "settle": lambda on: settle.settle(
@@ -182,12 +182,12 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "settle again": lambda on: settle.settle(
         on.tasks, [Settlement(task=on.held[9], outcome=Succeeded(result=1))] * 2, now=on.now
     ),
-    "release": lambda on: settle.release(on.tasks, on.held[1:2], now=on.now),
-    "release of two claims": lambda on: settle.release(
+    "release": lambda on: claims.release(on.tasks, on.held[1:2], now=on.now),
+    "release of two claims": lambda on: claims.release(
         on.tasks, [on.held[1], replace(on.held[4], lease=lease(on.now))], now=on.now
     ),
-    "release_unseen": lambda on: settle.release_unconfirmed(on.tasks, owner="A", tokens=["t"], started=[], now=on.now),
-    "extend": lambda on: settle.extend(on.tasks, on.held[2:3], until=on.now),
+    "release_unseen": lambda on: claims.release_unconfirmed(on.tasks, owner="A", tokens=["t"], started=[], now=on.now),
+    "extend": lambda on: claims.extend(on.tasks, on.held[2:3], until=on.now),
     "get": lambda on: tasks.get(on.tasks, on.held[0].id),
     "cancel": lambda on: tasks.cancel(on.tasks, on.held[3].id, now=on.now),
     "asked_to_stop": lambda on: tasks.find_cancel_requested(on.tasks, "A"),
@@ -295,7 +295,7 @@ def _scan() -> Scan:
 
 
 def _after(tasks: Tasks, now: datetime) -> Scan:
-    return advance_scan(_scan(), claims.find_due_keys(tasks, _scan(), limit=5, now=now))
+    return advance_scan(_scan(), find_due_keys(tasks, _scan(), limit=5, now=now))
 
 
 def test_dead_letters_are_found_by_a_range_of_their_id(dead: Tasks, now: datetime) -> None:

@@ -14,7 +14,7 @@ from tidemill.model import Succeeded, Task
 from tidemill.store import settle
 from tidemill.store import tasks as store_tasks
 from tidemill.store.connection import Tasks
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 
 
 def test_a_pending_task_is_cancelled_at_once_and_its_key_is_free(tasks: Tasks, now: datetime) -> None:

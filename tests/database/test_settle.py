@@ -17,7 +17,7 @@ from tidemill.model import Cancelled, Failed, Failure, Outcome, Retried, Run, Sn
 from tidemill.store import claims, settle
 from tidemill.store import tasks as store_tasks
 from tidemill.store.connection import Tasks, open_tasks
-from tidemill.store.outcomes import MAX_LOG_LINES, Settlement
+from tidemill.store.settle import MAX_LOG_LINES, Settlement
 from tidemill.testing import Mongod
 
 SECOND = timedelta(seconds=1)
@@ -117,8 +117,8 @@ def test_what_a_person_has_ended_or_set_back_meanwhile_is_no_longer_its_workers(
     verdicts = [settle.settle(tasks, [ended(one, outcome, now) for one in held], now=now) for outcome in OUTCOMES]
 
     assert [len(one.lost) for one in verdicts] == [count] * len(OUTCOMES)
-    assert settle.release(tasks, held, now=now) == 0
-    assert settle.extend(tasks, held, until=now + MINUTE) == held
+    assert claims.release(tasks, held, now=now) == 0
+    assert claims.extend(tasks, held, until=now + MINUTE) == held
     assert {(one["status"], one["attempts"]) for one in all_of(tasks)} == {(status, 1)}
 
 
@@ -252,12 +252,12 @@ def test_release_gives_the_attempt_back(tasks: Tasks, now: datetime) -> None:
     held = whole(claim(tasks, now, lane="retry").tasks)
     store_tasks.cancel(tasks, held[0].id, now=now, force=True)
 
-    assert settle.release(tasks, held, now=now + SECOND) == 2
+    assert claims.release(tasks, held, now=now + SECOND) == 2
 
     found = stored(tasks, held[1].id)
     assert (found["status"], found["attempts"], found["lane"], found["due_at"]) == ("pending", 2, "retry", now)
     assert ("lease" in found, found["updated_at"]) == (False, now + SECOND)
-    assert settle.release(tasks, held, now=now) == 0
+    assert claims.release(tasks, held, now=now) == 0
 
 
 @pytest.mark.parametrize("attempts", [0, "three", None, [3]])
@@ -268,7 +268,7 @@ def test_a_release_gives_all_back_where_a_person_has_left_nothing_to_take_off(
     held = whole(claim(tasks, now).tasks)
     tasks.update_one({"_id": held[1].id}, {"$set": {"attempts": attempts}})
 
-    assert settle.release(tasks, held, now=now) == 3
+    assert claims.release(tasks, held, now=now) == 3
 
     found = [stored(tasks, one.id) for one in held]
     assert [one["attempts"] for one in found] == [0, attempts, 0]
@@ -278,12 +278,12 @@ def test_a_release_gives_all_back_where_a_person_has_left_nothing_to_take_off(
 def test_release_tells_an_earlier_claim_of_a_task_from_the_one_that_holds_now(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now)])
     before = claim_one(tasks, now)
-    settle.release(tasks, [before], now=now)
+    claims.release(tasks, [before], now=now)
     add(tasks, [document(now)])
     again, other = sorted(whole(claim(tasks, now).tasks), key=lambda task: task.id != before.id)
     assert (again.id, again.lease) == (before.id, other.lease)
 
-    assert settle.release(tasks, [before, other], now=now) == 1
+    assert claims.release(tasks, [before, other], now=now) == 1
 
     assert (stored(tasks, again.id)["status"], stored(tasks, again.id)["attempts"]) == ("processing", 1)
     assert stored(tasks, other.id)["status"] == "pending"
@@ -296,8 +296,8 @@ def test_claims_of_several_tokens_are_released_in_one_command(mongod: Mongod, ta
     with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[commands]) as client:
         mine = open_tasks(client[tasks.database.name])
 
-        assert settle.release(mine, [], now=now) == 0
-        assert settle.release(mine, held, now=now) == 6
+        assert claims.release(mine, [], now=now) == 0
+        assert claims.release(mine, held, now=now) == 6
 
     assert commands.names.count("update") == 1
     assert not any(isinstance(change, list) for change in commands.changes)  # which an old server refuses for $ names
@@ -308,7 +308,7 @@ def test_extending_moves_the_end_of_a_lease_and_tells_what_was_lost(tasks: Tasks
     held = whole(claim(tasks, now).tasks)
     store_tasks.cancel(tasks, held[0].id, now=now, force=True)
 
-    lost = settle.extend(tasks, held, until=now + 5 * MINUTE)
+    lost = claims.extend(tasks, held, until=now + 5 * MINUTE)
 
     assert lost == [held[0]]
     assert "lease" not in stored(tasks, held[0].id)
@@ -326,14 +326,14 @@ def test_extending_asks_once_and_however_many_are_lost_once_more(
     commands = Commands()
 
     with MongoClient[dict[str, Any]](mongod.uri, event_listeners=[commands]) as client:
-        found = settle.extend(open_tasks(client[tasks.database.name]), held, until=now + MINUTE)
+        found = claims.extend(open_tasks(client[tasks.database.name]), held, until=now + MINUTE)
 
     assert found == held[:lost]
     assert commands.names == ["update", *["find"] * bool(lost), "endSessions"]
 
 
 def test_with_nothing_held_nothing_is_extended(tasks: Tasks, now: datetime) -> None:
-    assert settle.extend(tasks, [], until=now) == []
+    assert claims.extend(tasks, [], until=now) == []
 
 
 def test_an_extension_that_fails_before_or_after_its_effect_is_repeatable(mine: Tasks, now: datetime) -> None:
@@ -341,11 +341,11 @@ def test_an_extension_that_fails_before_or_after_its_effect_is_repeatable(mine: 
     held = whole(claim(mine, now).tasks)
 
     with failing(mine, "update", times=2, closeConnection=True), pytest.raises(UnavailableError):
-        settle.extend(mine, held, until=now + 5 * MINUTE)
+        claims.extend(mine, held, until=now + 5 * MINUTE)
     with failing(mine, "update", writeConcernError={"code": 64, "errmsg": "no"}), pytest.raises(UnavailableError):
-        settle.extend(mine, held, until=now + 5 * MINUTE)
+        claims.extend(mine, held, until=now + 5 * MINUTE)
 
-    assert settle.extend(mine, held, until=now + 7 * MINUTE) == []
+    assert claims.extend(mine, held, until=now + 7 * MINUTE) == []
     assert {stored(mine, one.id)["lease"]["expires_at"] for one in held} == {now + 7 * MINUTE}
 
 
@@ -353,12 +353,12 @@ def test_a_late_extension_does_not_touch_the_next_claim(tasks: Tasks, held: Task
     settle.settle(tasks, [_lost(held, now)], now=now + 2 * MINUTE)
     current = _claim_again(tasks, held, now + 2 * MINUTE)
 
-    assert settle.extend(tasks, [held], until=now + 9 * MINUTE) == [held]
+    assert claims.extend(tasks, [held], until=now + 9 * MINUTE) == [held]
     assert store_tasks.get(tasks, held.id) == current
 
 
 def test_an_expired_lease_that_nobody_took_may_be_extended(tasks: Tasks, held: Task, now: datetime) -> None:  # F03
-    assert settle.extend(tasks, [held], until=now + 9 * MINUTE) == []
+    assert claims.extend(tasks, [held], until=now + 9 * MINUTE) == []
     assert _reclaim(tasks, held, before=now + 5 * MINUTE, now=now) == 0
 
 

@@ -19,11 +19,10 @@ from tests.fixtures import T0
 from tidemill import UnavailableError
 from tidemill.documents import read_task
 from tidemill.model import Attempt, Cancelled, Failure, Retried, Run, Succeeded, Task
-from tidemill.store import settle
+from tidemill.store import claims, settle
 from tidemill.store import tasks as store_tasks
 from tidemill.store.connection import Tasks, open_tasks
-from tidemill.store.outcomes import Settlement
-from tidemill.store.settle import MAX_BULK_SUCCESSES, MIN_BULK_SUCCESSES
+from tidemill.store.settle import MAX_BULK_SUCCESSES, MIN_BULK_SUCCESSES, Settlement
 from tidemill.testing import Mongod
 
 RESULTS: list[Any] = [
@@ -117,7 +116,7 @@ def test_one_whose_lease_was_lost_is_left_alone_and_told(tasks: Tasks, now: date
 
 def test_the_claim_of_another_batch_is_not_mistaken_for_ones_own(tasks: Tasks, now: datetime) -> None:
     first = held(tasks, now)
-    settle.release(tasks, [first[0]], now=now)
+    claims.release(tasks, [first[0]], now=now)
     [again] = whole(claim(tasks, now).tasks)
 
     verdict = settle.settle(tasks, [succeeded(one, "stale") for one in first], now=now)

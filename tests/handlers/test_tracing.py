@@ -12,7 +12,7 @@ from tests.handlers.conftest import Deployed
 from tidemill import Queue
 from tidemill.executor.outcomes import is_failure, log_fields, should_log
 from tidemill.model import Failed, Failure, Malformed, Succeeded
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 
 NOOP: dict[str, Any] = {"name": "noop", "payload": {"card_number": "4111"}}
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

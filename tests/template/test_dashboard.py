@@ -19,7 +19,7 @@ from tidemill.aws import metrics
 from tidemill.documents import read_task
 from tidemill.executor import outcomes
 from tidemill.model import Failed, Failure, Run
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 
 COLUMNS = 24
 QUESTIONS = ["## Is it keeping up?", "## Is it failing?", "## Why?"]

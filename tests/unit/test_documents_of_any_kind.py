@@ -21,7 +21,7 @@ from tidemill.documents import decode, missing_fields, read_task
 from tidemill.http.models import build_task_answer
 from tidemill.model import Failed, Failure, Run
 from tidemill.policy.retry import DEFAULT, decide_after_loss, resolve_policy
-from tidemill.store.outcomes import Settlement, outcome_updates
+from tidemill.store.settle import Settlement, outcome_updates
 
 pytestmark = pytest.mark.slow
 

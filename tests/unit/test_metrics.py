@@ -32,7 +32,7 @@ from tidemill.aws.metrics import (
     measure_attempt,
 )
 from tidemill.model import Cancelled, Failed, Failure, Malformed, Outcome, Reason, Retried, Run, Snoozed, Succeeded
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 
 BEGAN = 1_700_000_000.25
 BROKE = Failure(message="S3cr3t", code="ValueError")

@@ -20,7 +20,7 @@ from tidemill.policy.failures import MAX_MESSAGE_CHARS, MIN_SNOOZE, Kind, Rules,
 from tidemill.policy.retry import DEFAULT, Load, decide_after_loss
 from tidemill.runner.results import Crashed, Lost, NotStarted, Raised, Returned, RunResult, SnoozeRequested, TimedOut
 from tidemill.runner.worker_thread import FinishedRun, RunningTask
-from tidemill.store.outcomes import Settlement, outcome_updates
+from tidemill.store.settle import Settlement, outcome_updates
 from tidemill.store.stats import count_attempt
 
 SECOND = timedelta(seconds=1)

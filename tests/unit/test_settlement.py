@@ -26,7 +26,7 @@ from tidemill.model import (
     Task,
 )
 from tidemill.policy.failures import MAX_MESSAGE_CHARS
-from tidemill.store.outcomes import MAX_LOG_LINES, Settlement, outcome_updates
+from tidemill.store.settle import MAX_LOG_LINES, Settlement, outcome_updates
 
 NOW = T0 + timedelta(seconds=9)
 LATER = T0 + timedelta(minutes=5)

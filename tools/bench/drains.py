@@ -21,7 +21,7 @@ from tidemill.registry import Registry
 from tidemill.settings import Settings
 from tidemill.store import claims, settle
 from tidemill.store.connection import open_tasks
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 from tools.bench.bare import HEAD, LEASE, RUN_MS, open_plain
 
 BATCH: Final = 100

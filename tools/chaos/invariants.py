@@ -13,10 +13,10 @@ from pymongo.database import Database
 
 from tidemill.documents import DEAD_LETTERS, decode, is_text, read_task
 from tidemill.model import LANES, LATEST, Malformed, Task, TaskId
-from tidemill.store import claims, recovery
+from tidemill.store import recovery
 from tidemill.store.connection import open_tasks
-from tidemill.store.outcomes import MAX_LOG_LINES
-from tidemill.store.scan import Scan
+from tidemill.store.scan import Scan, find_due_keys, list_queues
+from tidemill.store.settle import MAX_LOG_LINES
 
 MANY: Final = 1_000_000
 _UNCOUNTED: Final = "not counted"
@@ -156,9 +156,9 @@ def _of_reach(db: Database[Any], held: Holdings) -> Iterator[str]:
         return
     tasks = open_tasks(db)
     seen: set[TaskId] = set()
-    for queue in claims.list_queues(tasks):
+    for queue in list_queues(tasks):
         if is_text(queue):
-            keys = claims.find_due_keys(tasks, Scan(queue=queue, lanes=LANES), limit=MANY, now=LATEST)
+            keys = find_due_keys(tasks, Scan(queue=queue, lanes=LANES), limit=MANY, now=LATEST)
             seen |= {_known(key) for key in keys}
     if waiting - seen:
         seen |= {_known(decode(raw)) for raw in recovery.find_unclaimable(tasks, limit=MANY)}

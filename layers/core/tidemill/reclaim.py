@@ -37,7 +37,7 @@ from tidemill.model import (
 from tidemill.policy.retry import DEFAULT, decide_after_loss
 from tidemill.store import counts, recovery, settle
 from tidemill.store.connection import Tasks, limit_time, open_tasks
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 from tidemill.store.stats import StatsRecorder
 
 NAMES: Final = (

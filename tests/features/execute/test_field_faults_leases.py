@@ -23,7 +23,7 @@ from tidemill.executor.context import Report
 from tidemill.model import Succeeded
 from tidemill.store import settle, tasks
 from tidemill.store.connection import Tasks, open_tasks
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 from tidemill.testing import Mongod
 
 pytestmark = pytest.mark.slow

@@ -16,9 +16,8 @@ from tests.claimers import a_claimer, numbers
 from tests.costs import skipped
 from tests.databases import make
 from tidemill.model import Malformed, Task
-from tidemill.store import claims
 from tidemill.store.connection import Tasks, open_tasks
-from tidemill.store.scan import Scan, read_key
+from tidemill.store.scan import Scan, find_due_keys, list_heads, read_key
 
 HOUR = timedelta(hours=1)
 
@@ -97,10 +96,10 @@ def test_what_is_delayed_and_goes_first_is_passed_over(tasks: Tasks, now: dateti
 
 def test_a_look_from_a_head_that_is_not_due_reads_none_that_is_not(tasks: Tasks, now: datetime) -> None:
     add(tasks, [document(now, priority=5, due_at=now + HOUR), document(now), document(now, due_at=now + HOUR)])
-    [head] = claims.list_heads(tasks)
+    [head] = list_heads(tasks)
     scan = Scan(queue="default", lanes=("fresh",), head=read_key(head))
 
-    assert [key["due_at"] for key in claims.find_due_keys(tasks, scan, limit=9, now=now)] == [now]
+    assert [key["due_at"] for key in find_due_keys(tasks, scan, limit=9, now=now)] == [now]
 
 
 @pytest.mark.parametrize("idle", [True, False])

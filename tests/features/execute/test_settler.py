@@ -19,7 +19,7 @@ from tidemill.model import QueueOptions, Succeeded
 from tidemill.registry import Registry
 from tidemill.settings import Settings
 from tidemill.store.connection import Tasks
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 
 INTERRUPTED = 11601
 

@@ -25,7 +25,7 @@ from tidemill.control.queues import change_queue
 from tidemill.model import LANES, Budget, Pressure, QueueOptions, Succeeded
 from tidemill.store import tasks
 from tidemill.store.connection import Tasks, open_tasks
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 from tidemill.store.stats import StatsRecorder, read_totals
 from tidemill.testing import Mongod
 

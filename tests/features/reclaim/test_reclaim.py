@@ -16,7 +16,7 @@ from tests.builders import MINUTE, add, claim, claim_one, document, lease, store
 from tests.features.conftest import Bench
 from tidemill.model import Succeeded
 from tidemill.store import claims, settle
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 
 SECOND = timedelta(seconds=1)
 

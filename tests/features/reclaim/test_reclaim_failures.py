@@ -21,7 +21,7 @@ from tidemill.control.task_types import Directory, resolve_task_policy
 from tidemill.model import RetryPolicy, Task
 from tidemill.policy.retry import DEFAULT
 from tidemill.reclaim import BATCH_SIZE, GAUGES, reclaim
-from tidemill.store import settle
+from tidemill.store import claims
 from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
@@ -212,7 +212,7 @@ def test_a_lease_that_is_extended_before_it_is_taken_back_is_left_alone(
     [task_id] = add(tasks, [lost(now, crashes=1)])
 
     def meanwhile(task: Task) -> RetryPolicy:
-        assert settle.extend(tasks, [task], until=now + MINUTE) == []
+        assert claims.extend(tasks, [task], until=now + MINUTE) == []
         return DEFAULT
 
     report = reclaimed(tasks, clock, policy=meanwhile)

@@ -24,7 +24,7 @@ from tidemill.executor.retry_permits import PERMIT_GRACE
 from tidemill.model import SELECTIONS, Failure, Malformed, QueueOptions, Retried, Selection, Succeeded, Task
 from tidemill.store import settle
 from tidemill.store.connection import Tasks, open_tasks
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 from tidemill.testing import Mongod
 
 CLAIMERS = 8

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, assert_never
 
 from tidemill.model import Cancelled, Failed, Outcome, Retried, Snoozed, Succeeded, Task
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 from tools.chaos.model.world import Document, changed, error, logged, scheduled
 
 

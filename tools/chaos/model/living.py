@@ -9,7 +9,7 @@ from typing import Any, Final
 from unittest.mock import ANY
 
 from tidemill.model import Lease
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 from tools.chaos.model.ending import ended, ending_of, refunded
 from tools.chaos.model.world import Document, World, changed, error, is_in_sight, scheduled
 

@@ -9,9 +9,8 @@ from typing import Final
 
 from tidemill.model import Cancelled, Failed, Failure, Malformed, Outcome, Retried, Run, Snoozed, Succeeded, Task
 from tidemill.policy.scheduling import Limits, Release, Start, admit
-from tidemill.store import settle
-from tidemill.store.outcomes import Settlement
-from tidemill.store.settle import SettleResult
+from tidemill.store import claims, settle
+from tidemill.store.settle import Settlement, SettleResult
 from tools.chaos.model import living
 from tools.chaos.model.actions import Action
 from tools.chaos.model.base import picked
@@ -89,7 +88,7 @@ class Settling(Claiming):
         return Action(
             kind="release",
             name=f"release {len(some)}",
-            do=lambda: settle.release(self.tasks, some, now=now),
+            do=lambda: claims.release(self.tasks, some, now=now),
             steps=lambda world: [living.released(world, pairs, now=now)],
             agrees=agrees,
         )
@@ -110,7 +109,7 @@ class Settling(Claiming):
         return Action(
             kind="extend",
             name=f"extend {len(some)}",
-            do=lambda: settle.extend(self.tasks, some, until=until),
+            do=lambda: claims.extend(self.tasks, some, until=until),
             steps=lambda world: [living.extended(world, pairs, until=until)],
             agrees=agrees,
         )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from tidemill.store.outcomes import MAX_LOG_LINES
+from tidemill.store.settle import MAX_LOG_LINES
 from tools.chaos.replica_set.traces import Run
 
 UNCOUNTED: Final = "not counted"

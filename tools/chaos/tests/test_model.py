@@ -14,7 +14,7 @@ from pymongo import MongoClient
 from tests.databases import make
 from tidemill.dead_letters import redrive_writes
 from tidemill.store import settle
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 from tidemill.testing import Mongod
 from tools.chaos.model import survive
 from tools.chaos.model.actions import meanwhile

@@ -18,7 +18,7 @@ from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import Ama
 
 from tidemill.aws.logging import stdout
 from tidemill.model import Failed, Retried, Succeeded, Task
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 
 NAMESPACE: Final = "Tidemill"
 DIMENSION: Final = "service"

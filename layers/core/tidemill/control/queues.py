@@ -21,7 +21,7 @@ from tidemill.errors import InvalidRequestError, Problem, TidemillError
 from tidemill.model import EARLIEST, Adaptive, Budget, Pressure, QueueOptions
 from tidemill.policy.retry import NO_LOAD, Load
 from tidemill.requests.tasks import QUEUE_PATTERN
-from tidemill.store import claims, counts
+from tidemill.store import counts, scan
 from tidemill.store.connection import Tasks, open_tasks, read_by_name, translate_errors, with_lenient_decoding
 from tidemill.store.stats import count_retried_in_minute, start_of_minute
 from tidemill.text import did_you_mean
@@ -44,7 +44,7 @@ def list_queues(
     *listed* and *leased* are names that the caller has read already; they are not read again.
     """
     tasks = open_tasks(db)
-    pending = [name for name in claims.list_queues(tasks) if is_text(name)]
+    pending = [name for name in scan.list_queues(tasks) if is_text(name)]
     listed = list_configured_queues(db) if listed is None else listed
     leased = counts.count_leased_by_queue(tasks).by_queue if leased is None else leased
     return sorted({DEFAULT_QUEUE, *listed, *pending, *leased})

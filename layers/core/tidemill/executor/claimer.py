@@ -18,7 +18,7 @@ from tidemill.executor.scan_positions import PendingQueues, ScanPositions
 from tidemill.model import LANES, Lane, Lease, Malformed, Task, TaskId
 from tidemill.policy.scheduling import FRESH, RETRY, Lanes, interleave, shares, take_shares
 from tidemill.store import claims, recovery
-from tidemill.store.scan import Key, read_key
+from tidemill.store.scan import Key, find_first_due, read_key
 
 RETRIES_FIRST_EXTRA_LOOKS: Final = 3
 """Extra looks of a claim at retries that go first, while other executors claim them faster."""
@@ -326,7 +326,7 @@ class _CurrentClaim:
         )
 
     def _reads_due_head(self, queues: Sequence[str]) -> bool:
-        first = claims.find_first_due(
+        first = find_first_due(
             self.context.tasks,
             queues,
             lanes=self.context.options.lanes,

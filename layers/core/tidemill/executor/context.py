@@ -24,7 +24,7 @@ from tidemill.requests.events import Source
 from tidemill.runner.process_protocol import IsolatedRunner
 from tidemill.settings import Settings
 from tidemill.store.connection import Tasks
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 
 _T = TypeVar("_T")
 

@@ -18,8 +18,8 @@ from tidemill.model import Cancelled, Malformed, Snoozed, Task, TaskId
 from tidemill.policy.scheduling import Release, Start, admit
 from tidemill.runner.thread_pool import ThreadPool
 from tidemill.runner.worker_thread import RunningTask
-from tidemill.store import settle
-from tidemill.store.outcomes import Settlement
+from tidemill.store import claims
+from tidemill.store.settle import Settlement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ class Dispatcher:
         if not self._unconfirmed:
             return RecoveryResult(released=released)
         search = partial(
-            settle.release_unconfirmed,
+            claims.release_unconfirmed,
             self._context.tasks,
             owner=self._context.options.owner,
             tokens=self._unconfirmed,
@@ -239,7 +239,7 @@ class Dispatcher:
         if not self._unreleased:
             return 0
         now = self._context.now()
-        release = partial(settle.release, self._context.tasks, self._unreleased, now=now)
+        release = partial(claims.release, self._context.tasks, self._unreleased, now=now)
         released = self._context.attempt(release, default=None)
         if released is None:
             return 0

@@ -22,7 +22,7 @@ from tidemill.runner.results import NotStarted
 from tidemill.runner.thread_pool import ThreadPool
 from tidemill.runner.worker_thread import FinishedRun, RunningTask
 from tidemill.store.connection import limit_time
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 from tidemill.store.stats import StatsRecorder
 
 

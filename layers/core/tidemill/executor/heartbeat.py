@@ -15,7 +15,7 @@ from tidemill.executor.context import ExecutionContext
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.model import Task, TaskId
 from tidemill.runner.worker_thread import RunningTask
-from tidemill.store import settle, tasks
+from tidemill.store import claims, tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Heartbeat:
         if at < self._next_extension_at:
             return ()
         now, leased = self._context.now(), self._find_leased()
-        extend = partial(settle.extend, self._context.tasks, leased, until=self._context.lifetime.lease_until(now))
+        extend = partial(claims.extend, self._context.tasks, leased, until=self._context.lifetime.lease_until(now))
         lost = self._context.attempt(extend, default=None)
         if lost is None:
             self._next_extension_at = at + self._extend_sec / 4

@@ -33,7 +33,7 @@ from tidemill.policy.retry import NO_LOAD, Load, decide_after_failure, decide_af
 from tidemill.runner.results import Crashed, Lost, NotStarted, Raised, Returned, SnoozeRequested, TimedOut
 from tidemill.runner.worker_thread import FinishedRun, RunningTask
 from tidemill.store import settle
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 from tidemill.store.settle import SettleResult
 
 FLUSH_SIZE: Final = 100

@@ -28,7 +28,7 @@ from tidemill.model import LANES
 from tidemill.requests.events import ExecuteRequest
 from tidemill.requests.validation import parse_request
 from tidemill.runner.worker_thread import ABANDONED_THREADS
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 
 RECURSION_LIMIT: Final = sys.getrecursionlimit()
 

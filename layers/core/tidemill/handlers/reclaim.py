@@ -20,7 +20,7 @@ from tidemill.executor import outcomes
 from tidemill.reclaim import reclaim
 from tidemill.requests.events import Source, SweepRequest, find_dead_owner, is_dropped_launch
 from tidemill.requests.validation import parse_request
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 
 MARGIN = timedelta(seconds=5)
 LAUNCH_TIMEOUT_SEC = 2.0

@@ -1,39 +1,38 @@
-"""Claims of due tasks, and the reads that choose the next queue and task.
+"""Claims of due tasks, and their leases: extended, or released if the task did not start.
 
 A claim reads the next ids in order, stamps the tasks that are still free with a new token, and reads them back. It
 takes three round trips for any number of tasks, and a few more after a leap beyond the last due task.
 
 The driver does not retry a multi-update, and a multi-update can fail half-way. After any error the read-back
-therefore decides which tasks were claimed. A token is never used for a second stamp.
+therefore decides which tasks were claimed. A token is never used for a second stamp. Writes of a lease are guarded by
+the id of the task and the token of the lease.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 from bson.raw_bson import RawBSONDocument
+from pymongo import UpdateMany, UpdateOne
 from pymongo.errors import OperationFailure, PyMongoError, WriteError
 
 from tidemill import indexes
-from tidemill.documents import LENIENT_OPTIONS, MAX_ATTEMPTS, decode, id_key, is_text, read_task
+from tidemill.documents import MAX_ATTEMPTS, decode, id_key, read_task
 from tidemill.model import EARLIEST, Lease, Malformed, Task, TaskId
-from tidemill.policy.scheduling import Lanes
 from tidemill.store.connection import Tasks, majority_read, translate_errors
-from tidemill.store.scan import CLAIM_ORDER, Scan, adjust_width, advance_scan, draw_skip, due_filter
+from tidemill.store.scan import Scan, adjust_width, advance_scan, draw_skip, find_due_keys
 
 COUNTABLE_ATTEMPTS: Final[dict[str, Any]] = {"$gte": 0, "$lt": MAX_ATTEMPTS, "$not": {"$type": "array"}}
 """Filter on ``attempts`` that can be incremented. A single document with another value would end the whole stamp."""
 
 MAX_RELATIVE_LEAP: Final = 1 / 4
 """Largest fraction of a leap beyond the last task that the next leap may have."""
-
-QUEUES_PER_ANSWER: Final = 10_000
-"""Queues in one answer of the server."""
 
 _EMPTY_SCAN: Final = Scan(queue="", lanes=())
 
@@ -148,71 +147,60 @@ def take(
     return _sort_claimed(found, lease=lease, tried=len(ids), error=error)
 
 
-def find_due_keys(tasks: Tasks, scan: Scan, *, limit: int, now: datetime, skip: int = 0) -> list[dict[str, Any]]:
-    """Return ``_id, lane, priority, due_at`` of the due tasks after the first *skip*.
+def release(tasks: Tasks, leased_tasks: Sequence[Task], *, now: datetime) -> int:
+    """Release claimed tasks that did not start, refund their attempts, and return the number of released tasks.
 
-    The read is covered by the index, at one key a task.
+    A newer claim of the same task is left alone, even if another task of *leased_tasks* has its token.
     """
-    with translate_errors():
-        found = tasks.with_options(codec_options=LENIENT_OPTIONS).find(
-            due_filter([scan], now=now), {"_id": 1, "lane": 1, "priority": 1, "due_at": 1}, hint=indexes.CLAIM
-        )
-        keys = list(found.sort(CLAIM_ORDER).skip(skip).limit(limit).batch_size(limit + 1))
-    for key in keys:
-        if not is_text(key["lane"]):  # an array, matched by one of its elements
-            key["lane"] = next((lane for lane in scan.lanes if lane in key["lane"]), scan.lanes[0])
-    return keys
+    by_token: defaultdict[str, list[TaskId]] = defaultdict(list)
+    for task in leased_tasks:
+        if task.lease is not None:
+            by_token[task.lease.token].append(task.id)
+    if not by_token:
+        return 0
+    claims = [_build_lease_filter(ids, [token]) for token, ids in by_token.items()]
+    return _release(tasks, {"$or": claims}, now=now)
 
 
-def find_first_due(
-    tasks: Tasks, queues: Sequence[str], *, lanes: Lanes, without: Sequence[TaskId], now: datetime
-) -> dict[str, Any] | None:
-    """Return ``_id, queue, lane, priority, due_at`` of a task of *queues* that is first in one of *lanes*.
+def release_unconfirmed(
+    tasks: Tasks, *, owner: str, tokens: Sequence[str], started: Sequence[TaskId], now: datetime
+) -> int:
+    """Release the tasks of *owner* that have one of *tokens* and were not *started*: stamps that were not read back."""
+    where = {
+        "status": "processing",
+        "lease.owner": owner,
+        "lease.token": {"$in": list(tokens)},
+        "_id": {"$nin": list(started)},
+    }
+    return _release(tasks, where, now=now, hint=indexes.OWNERS)
 
-    Ids in *without* are left out. ``None``: nothing else is due.
+
+def extend(tasks: Tasks, leased_tasks: Sequence[Task], *, until: datetime) -> list[Task]:
+    """Extend leases to *until* and return the tasks whose leases were lost.
+
+    A lease that expired, but was not taken away, is extended too.
+
+    Raises:
+        UnavailableError: Some, all or none were extended; repeat the call.
     """
-    scans = [Scan(queue=queue, lanes=(lane,)) for queue in queues for lane in lanes]
-    reach, avoided_keys = 1 + len(without), set(map(id_key, without))
+    leases = [(task, task.lease) for task in leased_tasks if task.lease is not None]
+    if not leases:
+        return []
     with translate_errors():
-        keys = tasks.with_options(codec_options=LENIENT_OPTIONS).find(
-            due_filter(scans, now=now),
-            {"_id": 1, "queue": 1, "lane": 1, "priority": 1, "due_at": 1},
-            hint=indexes.CLAIM,
-        )
-        found = keys.limit(reach).batch_size(reach + 1)
-        return next((key for key in found if id_key(key["_id"]) not in avoided_keys), None)
-
-
-def list_queues(tasks: Tasks) -> list[Any]:
-    """Return the distinct queues of pending tasks. A value that is not text belongs to a document to adopt."""
-    with translate_errors():
-        found = tasks.with_options(codec_options=LENIENT_OPTIONS).aggregate(
-            [{"$match": {"status": "pending"}}, {"$group": {"_id": "$queue"}}],
-            hint=indexes.CLAIM,
-            batchSize=QUEUES_PER_ANSWER,
-        )
-        return [group["_id"] for group in found]
-
-
-def list_heads(tasks: Tasks) -> list[dict[str, Any]]:
-    """Return ``queue, lane, priority, due_at, _id`` of the first pending task of each queue, due or not.
-
-    With two lanes it is the first task of the lane that sorts first. It costs as much as `list_queues`: the server
-    reads the first index key of each queue.
-    """
-    key = {"lane": 1, "priority": -1, "due_at": 1, "_id": 1}
-    first = {name: {"$first": f"${name}"} for name in key if name != "_id"} | {"id": {"$first": "$_id"}}
-    with translate_errors():
-        found = tasks.with_options(codec_options=LENIENT_OPTIONS).aggregate(
+        change = {"$set": {"lease.expires_at": until}}
+        extended = tasks.bulk_write(
             [
-                {"$match": {"status": "pending"}},
-                {"$sort": {"status": 1, "queue": 1, **key}},
-                {"$group": {"_id": "$queue", **first}},
+                UpdateOne(_build_lease_filter([task.id], [lease.token]), change, hint=indexes.BY_ID)
+                for task, lease in leases
             ],
-            hint=indexes.CLAIM,
-            batchSize=QUEUES_PER_ANSWER,
-        )
-        return [{"queue": head.pop("_id"), "_id": head.pop("id", None), **head} for head in found]
+            ordered=False,
+        ).matched_count
+        if extended == len(leases):
+            return []
+        where = _build_lease_filter([task.id for task, _ in leases], sorted({lease.token for _, lease in leases}))
+        documents = [decode(raw) for raw in tasks.find(where, {"lease.token": 1})]
+    kept = [(document["_id"], document["lease"]["token"]) for document in documents]
+    return [task for task, lease in leases if (task.id, lease.token) not in kept]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,3 +304,25 @@ def _get_order(task: Task | Malformed) -> tuple[int, datetime]:
 
 def _is_countable(attempts: object) -> bool:
     return isinstance(attempts, int | float) and not isinstance(attempts, bool) and 0 <= attempts < MAX_ATTEMPTS
+
+
+def _release(tasks: Tasks, where: dict[str, Any], *, now: datetime, hint: str | None = None) -> int:
+    """Make the tasks that *where* matches pending again, and return their number.
+
+    There are two statements: a count edited by hand may be 0 or no number, and the error of ``$inc`` would end the
+    release of all tasks. There is no pipeline: before MongoDB 5 the server refuses a pipeline if a name in a
+    payload begins with "$".
+    """
+    update = {"$set": {"status": "pending", "updated_at": now}, "$unset": {"lease": ""}}
+    countable = {"attempts": {"$gt": 0, "$not": {"$type": "array"}}}
+    writes = [
+        UpdateMany(where | countable, update | {"$inc": {"attempts": -1}}, hint=hint),
+        UpdateMany(where | {"$nor": [countable]}, update, hint=hint),  # not just `where`: a stamp may take effect late
+    ]
+    with translate_errors():
+        return tasks.bulk_write(writes).matched_count
+
+
+def _build_lease_filter(ids: Sequence[TaskId], tokens: Sequence[str]) -> dict[str, Any]:
+    # The status, too: a task that was ended or reset by hand may still have the lease.
+    return {"_id": {"$in": list(ids)}, "status": "processing", "lease.token": {"$in": list(tokens)}}

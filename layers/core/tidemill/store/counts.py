@@ -11,8 +11,8 @@ from tidemill import indexes
 from tidemill.documents import DEAD_LETTERS, decode, is_text, read_task
 from tidemill.model import EARLIEST, LANES, Lane, Malformed, Task
 from tidemill.policy.scheduling import Lanes
-from tidemill.store.claims import list_queues
 from tidemill.store.connection import Tasks, translate_errors
+from tidemill.store.scan import list_queues
 
 COUNT_LIMIT: Final = 10_000
 """Limit of a count. A count of one more stands for any larger number."""

@@ -17,8 +17,9 @@ from tidemill import indexes
 from tidemill.documents import decode, error_document, is_text, read_task
 from tidemill.model import LANES, Malformed, Reason, Task, TaskId
 from tidemill.policy.scheduling import EXPIRED
-from tidemill.store.claims import COUNTABLE_ATTEMPTS, list_queues
+from tidemill.store.claims import COUNTABLE_ATTEMPTS
 from tidemill.store.connection import Tasks, translate_errors
+from tidemill.store.scan import list_queues
 from tidemill.store.tasks import WITHOUT_PAYLOAD
 from tidemill.store.writes import WriteCounts, write_each
 

@@ -1,4 +1,4 @@
-"""Scan of a queue: the start of the next read of due tasks, and its width.
+"""Scan of a queue: the start of the next read of due tasks, and its width; the reads of the claim index.
 
 A scan reads one lane, or two lanes in one order. An index keeps the entries of recently claimed tasks for minutes, and
 stepping over them costs as much as over live entries. A scan therefore starts behind the last key that it took. Tasks
@@ -14,8 +14,11 @@ from typing import Any, Final
 
 from bson.datetime_ms import DatetimeMS
 
+from tidemill import indexes
+from tidemill.documents import LENIENT_OPTIONS, id_key, is_text
 from tidemill.model import TaskId
 from tidemill.policy.scheduling import Lanes
+from tidemill.store.connection import Tasks, translate_errors
 
 FIRST_CONTENDED_WIDTH: Final = 32
 """Width of a window, in batches, after the first tasks lost to other claimers: enough for eight claimers."""
@@ -37,6 +40,9 @@ MAX_SKIPPED_FRACTION: Final = 1 / 4
 
 HEAD_LOOK_FRACTION: Final = 1 / 8
 """Fraction of full looks that start at the very first task, for any number of claimers."""
+
+QUEUES_PER_ANSWER: Final = 10_000
+"""Queues in one answer of the server."""
 
 CLAIM_ORDER: Final = {"priority": -1, "due_at": 1, "_id": 1}
 """Order of claims within a lane, and within lanes that are scanned together."""
@@ -102,6 +108,73 @@ def due_filter(scans: Sequence[Scan], *, now: datetime) -> dict[str, Any]:
         for alternative in _build_alternatives({"status": "pending", "queue": scan.queue, "lane": lane}, scan, now=now)
     ]
     return alternatives[0] if len(alternatives) == 1 else {"$or": alternatives}
+
+
+def find_due_keys(tasks: Tasks, scan: Scan, *, limit: int, now: datetime, skip: int = 0) -> list[dict[str, Any]]:
+    """Return ``_id, lane, priority, due_at`` of the due tasks after the first *skip*.
+
+    The read is covered by the index, at one key a task.
+    """
+    with translate_errors():
+        found = tasks.with_options(codec_options=LENIENT_OPTIONS).find(
+            due_filter([scan], now=now), {"_id": 1, "lane": 1, "priority": 1, "due_at": 1}, hint=indexes.CLAIM
+        )
+        keys = list(found.sort(CLAIM_ORDER).skip(skip).limit(limit).batch_size(limit + 1))
+    for key in keys:
+        if not is_text(key["lane"]):  # an array, matched by one of its elements
+            key["lane"] = next((lane for lane in scan.lanes if lane in key["lane"]), scan.lanes[0])
+    return keys
+
+
+def find_first_due(
+    tasks: Tasks, queues: Sequence[str], *, lanes: Lanes, without: Sequence[TaskId], now: datetime
+) -> dict[str, Any] | None:
+    """Return ``_id, queue, lane, priority, due_at`` of a task of *queues* that is first in one of *lanes*.
+
+    Ids in *without* are left out. ``None``: nothing else is due.
+    """
+    scans = [Scan(queue=queue, lanes=(lane,)) for queue in queues for lane in lanes]
+    reach, avoided_keys = 1 + len(without), set(map(id_key, without))
+    with translate_errors():
+        keys = tasks.with_options(codec_options=LENIENT_OPTIONS).find(
+            due_filter(scans, now=now),
+            {"_id": 1, "queue": 1, "lane": 1, "priority": 1, "due_at": 1},
+            hint=indexes.CLAIM,
+        )
+        found = keys.limit(reach).batch_size(reach + 1)
+        return next((key for key in found if id_key(key["_id"]) not in avoided_keys), None)
+
+
+def list_queues(tasks: Tasks) -> list[Any]:
+    """Return the distinct queues of pending tasks. A value that is not text belongs to a document to adopt."""
+    with translate_errors():
+        found = tasks.with_options(codec_options=LENIENT_OPTIONS).aggregate(
+            [{"$match": {"status": "pending"}}, {"$group": {"_id": "$queue"}}],
+            hint=indexes.CLAIM,
+            batchSize=QUEUES_PER_ANSWER,
+        )
+        return [group["_id"] for group in found]
+
+
+def list_heads(tasks: Tasks) -> list[dict[str, Any]]:
+    """Return ``queue, lane, priority, due_at, _id`` of the first pending task of each queue, due or not.
+
+    With two lanes it is the first task of the lane that sorts first. It costs as much as `list_queues`: the server
+    reads the first index key of each queue.
+    """
+    key = {"lane": 1, "priority": -1, "due_at": 1, "_id": 1}
+    first = {name: {"$first": f"${name}"} for name in key if name != "_id"} | {"id": {"$first": "$_id"}}
+    with translate_errors():
+        found = tasks.with_options(codec_options=LENIENT_OPTIONS).aggregate(
+            [
+                {"$match": {"status": "pending"}},
+                {"$sort": {"status": 1, "queue": 1, **key}},
+                {"$group": {"_id": "$queue", **first}},
+            ],
+            hint=indexes.CLAIM,
+            batchSize=QUEUES_PER_ANSWER,
+        )
+        return [{"queue": head.pop("_id"), "_id": head.pop("id", None), **head} for head in found]
 
 
 def advance_scan(scan: Scan, keys: Sequence[dict[str, Any]]) -> Scan:

@@ -21,7 +21,7 @@ from tidemill.policy.failures import truncate_text
 from tidemill.policy.scheduling import FRESH, time_saved
 from tidemill.store import counts
 from tidemill.store.connection import Tasks, translate_errors, with_majority
-from tidemill.store.outcomes import Settlement
+from tidemill.store.settle import Settlement
 
 WRITE_INTERVAL_SEC: Final = 1.0
 """Seconds between two writes of the counters."""
