@@ -115,14 +115,7 @@ def claim(
     )
 
 
-def take(
-    tasks: Tasks,
-    ids: list[TaskId],
-    *,
-    lease: Lease,
-    now: datetime,
-    where: dict[str, Any] | None = None,
-) -> Claim:
+def take(tasks: Tasks, ids: list[TaskId], *, lease: Lease, now: datetime, where: dict[str, Any] | None = None) -> Claim:
     """Stamp the tasks of *ids* that are free, due and match *where* with *lease*, and read them back.
 
     An error of the driver is returned in the claim, not raised.
@@ -186,16 +179,12 @@ def extend(tasks: Tasks, leased_tasks: Sequence[Task], *, until: datetime) -> li
     leases = [(task, task.lease) for task in leased_tasks if task.lease is not None]
     if not leases:
         return []
+    change = {"$set": {"lease.expires_at": until}}
+    updates = [
+        UpdateOne(_build_lease_filter([task.id], [lease.token]), change, hint=indexes.BY_ID) for task, lease in leases
+    ]
     with translate_errors():
-        change = {"$set": {"lease.expires_at": until}}
-        extended = tasks.bulk_write(
-            [
-                UpdateOne(_build_lease_filter([task.id], [lease.token]), change, hint=indexes.BY_ID)
-                for task, lease in leases
-            ],
-            ordered=False,
-        ).matched_count
-        if extended == len(leases):
+        if tasks.bulk_write(updates, ordered=False).matched_count == len(leases):
             return []
         where = _build_lease_filter([task.id for task, _ in leases], sorted({lease.token for _, lease in leases}))
         documents = [decode(raw) for raw in tasks.find(where, {"lease.token": 1})]

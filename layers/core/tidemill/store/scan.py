@@ -147,13 +147,7 @@ def find_first_due(
 
 def list_queues(tasks: Tasks) -> list[Any]:
     """Return the distinct queues of pending tasks. A value that is not text belongs to a document to adopt."""
-    with translate_errors():
-        found = tasks.with_options(codec_options=LENIENT_OPTIONS).aggregate(
-            [{"$match": {"status": "pending"}}, {"$group": {"_id": "$queue"}}],
-            hint=indexes.CLAIM,
-            batchSize=QUEUES_PER_ANSWER,
-        )
-        return [group["_id"] for group in found]
+    return [group["_id"] for group in _aggregate_pending(tasks, {"$group": {"_id": "$queue"}})]
 
 
 def list_heads(tasks: Tasks) -> list[dict[str, Any]]:
@@ -164,17 +158,9 @@ def list_heads(tasks: Tasks) -> list[dict[str, Any]]:
     """
     key = {"lane": 1, "priority": -1, "due_at": 1, "_id": 1}
     first = {name: {"$first": f"${name}"} for name in key if name != "_id"} | {"id": {"$first": "$_id"}}
-    with translate_errors():
-        found = tasks.with_options(codec_options=LENIENT_OPTIONS).aggregate(
-            [
-                {"$match": {"status": "pending"}},
-                {"$sort": {"status": 1, "queue": 1, **key}},
-                {"$group": {"_id": "$queue", **first}},
-            ],
-            hint=indexes.CLAIM,
-            batchSize=QUEUES_PER_ANSWER,
-        )
-        return [{"queue": head.pop("_id"), "_id": head.pop("id", None), **head} for head in found]
+    sort, group = {"$sort": {"status": 1, "queue": 1, **key}}, {"$group": {"_id": "$queue", **first}}
+    heads = _aggregate_pending(tasks, sort, group)
+    return [{"queue": head.pop("_id"), "_id": head.pop("id", None), **head} for head in heads]
 
 
 def advance_scan(scan: Scan, keys: Sequence[dict[str, Any]]) -> Scan:
@@ -217,6 +203,13 @@ def read_key(document: Mapping[str, Any]) -> Key | None:
     if not isinstance(priority, int | float) or isinstance(priority, bool):
         return None
     return Key(priority=priority, due_at=due_at, id=document["_id"]) if isinstance(due_at, _TIME_TYPES) else None
+
+
+def _aggregate_pending(tasks: Tasks, *stages: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the groups of pending tasks that *stages* make, read by the claim index."""
+    lenient, pending = tasks.with_options(codec_options=LENIENT_OPTIONS), {"$match": {"status": "pending"}}
+    with translate_errors():
+        return list(lenient.aggregate([pending, *stages], hint=indexes.CLAIM, batchSize=QUEUES_PER_ANSWER))
 
 
 def _build_alternatives(lane: dict[str, Any], scan: Scan, *, now: datetime) -> list[dict[str, Any]]:
