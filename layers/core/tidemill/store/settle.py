@@ -109,16 +109,12 @@ class SettleResult:
     stuck: tuple[Settlement, ...] = ()
 
 
-_Writes: TypeAlias = Sequence[tuple[UpdateOne | UpdateMany, Sequence[Settlement]]]
-"""Writes, each with its settlements."""
+_Write: TypeAlias = tuple[UpdateOne | UpdateMany, Sequence[Settlement]]
+"""Write, and its settlements."""
 
 
 def settle(
-    tasks: Tasks,
-    settlements: Sequence[Settlement],
-    *,
-    now: datetime,
-    expired_before: datetime | None = None,
+    tasks: Tasks, settlements: Sequence[Settlement], *, now: datetime, expired_before: datetime | None = None
 ) -> SettleResult:
     """Write the outcomes of leased attempts and end their leases, in one bulk write unless the server refuses a part.
 
@@ -159,27 +155,27 @@ def settle(
     )
 
 
-def _build_writes(settlements: Sequence[Settlement], *, now: datetime, expired_before: datetime | None) -> _Writes:
+def _build_writes(settlements: Sequence[Settlement], *, now: datetime, expired_before: datetime | None) -> list[_Write]:
     """Return the writes of *settlements*. Successes under the same lease share a write."""
     by_token: defaultdict[str | None, list[Settlement]] = defaultdict(list)
     single: list[Settlement] = []
     for settlement in settlements:
         is_groupable = settlement.is_plain_success and expired_before is None
         (by_token[settlement.signature] if is_groupable else single).append(settlement)
-    writes: list[tuple[UpdateOne | UpdateMany, Sequence[Settlement]]] = []
+    writes: list[_Write] = []
     for successes in by_token.values():
         for start in range(0, len(successes), MAX_BULK_SUCCESSES):
             group = successes[start : start + MAX_BULK_SUCCESSES]
             if len(group) < MIN_BULK_SUCCESSES:
                 single += group
             else:
-                writes.append((UpdateMany(*bulk_success_update(group, now=now), hint=indexes.BY_ID), group))
-    return [*writes, *_build_single_writes(single, now=now, expired_before=expired_before)]
+                writes.append((UpdateMany(*_build_bulk_success(group, now=now), hint=indexes.BY_ID), group))
+    return writes + _build_single_writes(single, now=now, expired_before=expired_before)
 
 
 def _build_single_writes(
     settlements: Sequence[Settlement], *, now: datetime, expired_before: datetime | None
-) -> _Writes:
+) -> list[_Write]:
     return [
         (UpdateOne(where, update, hint=indexes.BY_ID), [settlement])
         for settlement in settlements
@@ -187,7 +183,7 @@ def _build_single_writes(
     ]
 
 
-def _write(tasks: Tasks, writes: _Writes) -> tuple[list[Settlement], int]:
+def _write(tasks: Tasks, writes: Sequence[_Write]) -> tuple[list[Settlement], int]:
     """Write *writes*; return the settlements that the server refuses, and the number of matched documents."""
     with translate_errors():
         try:
@@ -229,7 +225,7 @@ def outcome_updates(
     ]
 
 
-def bulk_success_update(
+def _build_bulk_success(
     settlements: Sequence[Settlement], *, now: datetime
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return one statement that settles many successes under one lease as `outcome_updates` settles each of them.
@@ -247,10 +243,8 @@ def bulk_success_update(
         if any(row[name] is not None for row in rows)
     }
     common = {name: {"$literal": value} for name, value in rows[0].items()}
-    return {"_id": {"$in": ids}, "status": "processing", "lease.token": token}, [
-        {"$set": common | different},
-        {"$unset": "lease"},
-    ]
+    guard = {"_id": {"$in": ids}, "status": "processing", "lease.token": token}
+    return guard, [{"$set": common | different}, {"$unset": "lease"}]
 
 
 def _build_guard(task: Task | Malformed, *, expired_before: datetime | None) -> dict[str, Any]:
