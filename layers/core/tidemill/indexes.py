@@ -155,11 +155,8 @@ def find_missing(db: Database[Any]) -> tuple[Index, ...]:
 def maintain(db: Database[Any], *, retention: Retention) -> tuple[Index, ...]:
     """Make the missing indexes of small collections; return those of large collections, left for `create`."""
     lacking = find_missing(db)
-    large = {
-        name
-        for name in {index.collection for index in lacking}
-        if db[name].estimated_document_count() > MAX_DOCUMENTS_MADE_AT_START
-    }
+    names = {index.collection for index in lacking}
+    large = {name for name in names if db[name].estimated_document_count() > MAX_DOCUMENTS_MADE_AT_START}
     left = tuple(index for index in lacking if index.collection in large)
     create(db, tuple(index for index in INDEXES if index not in left), retention=retention)
     # An index of an earlier release gets the retention, too.

@@ -236,9 +236,8 @@ def _describe_location(error: BaseException) -> str:
     if place is None:
         return ""
     code = place.tb_frame.f_code
-    return truncate_text(
-        f" ({PurePath(code.co_filename).name}:{place.tb_lineno} in {code.co_name})", MAX_LOCATION_CHARS
-    )
+    file = PurePath(code.co_filename).name
+    return truncate_text(f" ({file}:{place.tb_lineno} in {code.co_name})", MAX_LOCATION_CHARS)
 
 
 def _is_own(code: CodeType) -> bool:

@@ -137,8 +137,10 @@ def count_attempt(settlement: Settlement, *, now: datetime) -> dict[str, int]:
 
 def count_retried_in_minute(db: Database[Any], queue: str, *, now: datetime) -> int:
     """Return the number of retries of *queue* scheduled in this minute. Counters not written yet are missing."""
+    # A range on _id, which covers all names of the minute. Its fields need this order.
+    start = {"queue": truncate_text(queue, MAX_NAME_CHARS), "minute": start_of_minute(now)}
     stages: list[dict[str, Any]] = [
-        {"$match": _build_minute_filter(queue, start_of_minute(now))},
+        {"$match": {"_id": {"$gte": start | {"name": MinKey()}, "$lte": start | {"name": MaxKey()}}}},
         {"$group": {"_id": None, "retried": {"$sum": "$retried"}}},  # $sum ignores values that are no numbers
     ]
     with translate_errors(QUEUE_STATS):
@@ -148,21 +150,17 @@ def count_retried_in_minute(db: Database[Any], queue: str, *, now: datetime) -> 
 
 def read_totals(db: Database[Any], *, since: datetime) -> dict[tuple[str, str], Counter[str]]:
     """Return the counters by queue and name, from the minute of *since* on."""
+    sums = {name: {"$sum": f"${name}"} for name in COUNTERS}
     stages: list[dict[str, Any]] = [
         {"$match": {"minute": {"$gte": start_of_minute(since)}}},
-        {
-            "$group": {
-                "_id": {"queue": "$_id.queue", "name": "$_id.name"},
-                **{name: {"$sum": f"${name}"} for name in COUNTERS},
-            }
-        },
+        {"$group": {"_id": {"queue": "$_id.queue", "name": "$_id.name"}, **sums}},
     ]
     with translate_errors(QUEUE_STATS):
         groups = list(with_majority(db)[QUEUE_STATS].aggregate(stages, hint=indexes.RETENTION))
-    named = [group for group in groups if all(is_text(group["_id"].get(field)) for field in ("queue", "name"))]
     return {
         (group["_id"]["queue"], group["_id"]["name"]): Counter({name: _parse_counter(group[name]) for name in COUNTERS})
-        for group in named
+        for group in groups
+        if all(is_text(group["_id"].get(field)) for field in ("queue", "name"))
     }
 
 
@@ -181,9 +179,3 @@ def _parse_counter(value: object) -> int:
 def _make_id(queue: str, minute: datetime, name: str) -> dict[str, Any]:
     queue, name = truncate_text(queue, MAX_NAME_CHARS), truncate_text(name, MAX_NAME_CHARS)
     return {"queue": queue, "minute": minute, "name": name}
-
-
-def _build_minute_filter(queue: str, minute: datetime) -> dict[str, Any]:
-    """Return the filter of all names of a queue's minute: a range on ``_id``, whose fields need this order."""
-    start = {"queue": truncate_text(queue, MAX_NAME_CHARS), "minute": minute}
-    return {"_id": {"$gte": start | {"name": MinKey()}, "$lte": start | {"name": MaxKey()}}}
