@@ -22,8 +22,6 @@ from tidemill.errors import CredentialsError, TidemillError
 from tidemill.model import (
     OUTCOME_NAMES,
     Cancelled,
-    Failed,
-    Failure,
     Malformed,
     Outcome,
     QueueOptions,
@@ -35,6 +33,7 @@ from tidemill.model import (
     TaskId,
 )
 from tidemill.policy.retry import DEFAULT, decide_after_loss
+from tidemill.policy.scheduling import fail_malformed
 from tidemill.store import counts, recovery, settle
 from tidemill.store.connection import Tasks, limit_time, open_tasks
 from tidemill.store.settle import Settlement
@@ -249,8 +248,7 @@ class LostTasks:
     def _decide_settlement(self, task: Task | Malformed, *, now: datetime) -> Settlement | None:
         """Return the settlement of the lost *task*, or ``None`` if its retry policy cannot be read now."""
         if isinstance(task, Malformed):
-            failure = Failure(message=task.problem, code="malformed", retryable=False, by_function=False)
-            return Settlement(task=task, outcome=Failed(failure=failure, reason="malformed"))
+            return Settlement(task=task, outcome=fail_malformed(task))
         outcome = self._decide_outcome(task, now=now)
         if outcome is None:
             return None

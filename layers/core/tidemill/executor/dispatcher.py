@@ -15,7 +15,7 @@ from tidemill.executor.lifetime import claim_reserve
 from tidemill.executor.outcomes import Settler, fail_malformed
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.model import Cancelled, Malformed, Snoozed, Task, TaskId
-from tidemill.policy.scheduling import Release, Start, admit
+from tidemill.policy.scheduling import Release, Start, admit, fail_malformed
 from tidemill.runner.thread_pool import ThreadPool
 from tidemill.runner.worker_thread import RunningTask
 from tidemill.store import claims

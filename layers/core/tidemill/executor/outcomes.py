@@ -89,12 +89,6 @@ def after_timeout(late: RunningTask, terms: Terms) -> Settlement:
     return _settle_timeout(late, terms, by_function=not late.is_isolated)
 
 
-def fail_malformed(document: Malformed) -> Failed:
-    """Return the outcome of a claimed document that is not a valid task."""
-    failure = Failure(message=document.problem, code="malformed", retryable=False, by_function=False)
-    return Failed(failure=failure, reason="malformed")
-
-
 class OutcomeDecider:
     """Decides the settlements of one execution. It may read the load of a queue, at most once a second."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias, TypeVar, assert_never
 
-from tidemill.model import LANES, Cancelled, Failed, Failure, Lane, Reason, Selection, Snoozed, Task
+from tidemill.model import LANES, Cancelled, Failed, Failure, Lane, Malformed, Reason, Selection, Snoozed, Task
 
 DEFAULT_RETRY_SHARE = 0.2
 _T = TypeVar("_T")
@@ -140,6 +140,11 @@ def admit(task: Task, limits: Limits, *, now: datetime, remaining: timedelta) ->
     if limits.timeout + limits.margin > remaining:
         return Release()
     return Start(timeout=limits.timeout)
+
+
+def fail_malformed(document: Malformed) -> Failed:
+    """Return the outcome of a leased document that is not a valid task."""
+    return _fail("malformed", document.problem)
 
 
 def has_started(task: Task, *, attempts: int) -> bool:
