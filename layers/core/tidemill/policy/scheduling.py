@@ -11,6 +11,9 @@ from typing import TypeAlias, TypeVar, assert_never
 from tidemill.model import LANES, Cancelled, Failed, Failure, Lane, Malformed, Reason, Selection, Snoozed, Task
 
 DEFAULT_RETRY_SHARE = 0.2
+UNKNOWN_NAME_GRACE = timedelta(minutes=10)
+UNKNOWN_NAME_SNOOZE = timedelta(seconds=15)
+EXPIRED = "it was not started before its expires_at"
 _T = TypeVar("_T")
 
 Lanes: TypeAlias = tuple[Lane, ...]
@@ -92,11 +95,6 @@ def time_saved(*, ahead: int, mean_run: timedelta, slots: int) -> timedelta:
     The estimate assumes one executor with *slots* slots, and the mean run time for every task.
     """
     return mean_run * ahead / slots
-
-
-UNKNOWN_NAME_GRACE = timedelta(minutes=10)
-UNKNOWN_NAME_SNOOZE = timedelta(seconds=15)
-EXPIRED = "it was not started before its expires_at"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
