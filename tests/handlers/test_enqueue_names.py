@@ -154,7 +154,7 @@ def test_a_directory_is_read_once_a_minute(db: Database[Any]) -> None:
     assert "a" in directory.read_declarations(names=["a"]).types
     watch.at += 1
     assert "a" not in directory.read_declarations(names=["a"]).types
-    assert not directory.has_types()
+    assert not directory.read_declarations().types
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,8 @@ def warn_no_executor(context: AdminContext) -> tuple[str, ...]:
     """Warn if no executor ever registered in the database."""
     warning = f"no executor has ever registered its functions in {context.db.name}: is MONGODB_DATABASE right?"
     return collect_warnings(
-        lambda: [] if context.directory.has_types() else [warning], of="whether an executor ever was at work here"
+        lambda: [] if context.directory.read_declarations().types else [warning],
+        of="whether an executor ever was at work here",
     )
 
 

@@ -42,7 +42,7 @@ class Declarations:
 class Directory:
     """The declared types and queues, read at most once a minute, and once more before a name is refused.
 
-    `has_types` does not read once more. For a minute after the first type was registered, `Queue` may still accept any
+    A read without names is not repeated. For a minute after the first type was registered, `Queue` may still accept any
     name.
     """
 
@@ -50,10 +50,6 @@ class Directory:
         self._db = with_lenient_decoding(db)
         self._monotonic = monotonic
         self._known: Declarations | None = None
-
-    def has_types(self) -> bool:
-        """Return whether any executor has ever registered a type."""
-        return bool(self.read_declarations().types)
 
     def cached_task_type(self, name: str) -> Mapping[str, Any] | None:
         """Return the declaration of the type *name*, or ``None``; read again for an unknown type once a second."""
