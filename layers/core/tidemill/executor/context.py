@@ -16,9 +16,9 @@ from tidemill.errors import TidemillError
 from tidemill.executor.lifetime import TIMING, Lifetime, Timing
 from tidemill.executor.prefetch import Prefetch
 from tidemill.model import LANES, OUTCOME_NAMES, Lane, Outcome, QueueOptions, RetryPolicy, Selection, Task
-from tidemill.policy.scheduling import Limits
 from tidemill.policy.failures import COMMON, Rules
 from tidemill.policy.retry import resolve_policy
+from tidemill.policy.scheduling import Limits
 from tidemill.registry import Registry
 from tidemill.requests.events import Source
 from tidemill.runner.process_protocol import IsolatedRunner

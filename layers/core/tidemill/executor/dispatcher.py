@@ -12,7 +12,7 @@ from functools import partial
 from tidemill.documents import ClaimKey, claim_key, id_key
 from tidemill.executor.context import ExecutionContext
 from tidemill.executor.lifetime import claim_reserve
-from tidemill.executor.outcomes import Settler, fail_malformed
+from tidemill.executor.outcomes import Settler
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.model import Cancelled, Malformed, Snoozed, Task, TaskId
 from tidemill.policy.scheduling import Release, Start, admit, fail_malformed

@@ -19,7 +19,6 @@ from tidemill.model import (
     Cancelled,
     Failed,
     Failure,
-    Malformed,
     Outcome,
     Retried,
     RetryPolicy,
@@ -33,8 +32,7 @@ from tidemill.policy.retry import NO_LOAD, Load, decide_after_failure, decide_af
 from tidemill.runner.results import Crashed, Lost, NotStarted, Raised, Returned, SnoozeRequested, TimedOut
 from tidemill.runner.worker_thread import FinishedRun, RunningTask
 from tidemill.store import settle
-from tidemill.store.settle import Settlement
-from tidemill.store.settle import SettleResult
+from tidemill.store.settle import Settlement, SettleResult
 
 FLUSH_SIZE: Final = 100
 """Number of settlements that are written at once, without waiting."""

@@ -14,8 +14,7 @@ from tidemill.executor.context import ExecutionContext
 from tidemill.executor.lifetime import TIMING, Timing
 from tidemill.model import EARLIEST, Lane, Task
 from tidemill.policy.scheduling import Lanes
-from tidemill.store import claims
-from tidemill.store.scan import Key, Scan
+from tidemill.store.scan import Key, Scan, list_heads
 
 MAX_RETURNS: Final = 10_000
 """Tasks put back that a position remembers. Beyond that it forgets them and looks from the head."""
@@ -184,7 +183,7 @@ class PendingQueues:
         """
         timing, started = self._context.timing, self._context.monotonic()
         try:
-            heads = [head for head in claims.list_heads(self._context.tasks) if is_text(head["queue"])]
+            heads = [head for head in list_heads(self._context.tasks) if is_text(head["queue"])]
             self._names = [head["queue"] for head in heads]
             cost = self._context.monotonic() - started
             self._cost = _dampen_cost(cost, before=self._cost, timing=timing)
