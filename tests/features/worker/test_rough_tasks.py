@@ -69,6 +69,14 @@ AT_IMPORT = {
     "replaces the streams": "sys.stdout = sys.stderr = open(os.devnull, 'w')",
     "closes the streams": "sys.stdout.close(); sys.stderr.close()",
     "has no streams": "sys.stdout = sys.stderr = sys.stdin = None",
+    "empties the path": "sys.path.clear()",
+    "empties the environment": "os.environ.clear()",
+    "sets a time limit for sockets": "import socket; socket.setdefaulttimeout(0.001)",
+    "makes warnings errors": "import warnings; warnings.simplefilter('error')",
+    "disables logging": "import logging; logging.disable(); logging.root.handlers.clear()",
+    "lowers a limit of the process": "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))",
+    "leaves a thread that runs on": "threading.Thread(target=sleeping).start()",
+    "registers what blocks at the end": "import atexit; atexit.register(sleeping)",
     "sets the policy of event loops": "asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())",
 }  # fmt: skip
 
@@ -120,6 +128,25 @@ AT_RUN = {
         loop.close()
     """,
     "runs a loop of its own": "return asyncio.run(asyncio.sleep(0, 'slept'))",
+    "makes a pool of its own and leaves it": """
+        import concurrent.futures
+        global pool
+        pool = concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
+        return pool.submit(abs, -1).result()
+    """,
+    "leaves a child that runs on": """
+        global child
+        child = multiprocessing.get_context("fork").Process(target=sleeping, daemon=True)
+        child.start()
+    """,
+    "leaves a process group": "return os.getpgid(0) and os.setpgrp()",
+    "empties the environment": "os.environ.clear()",
+    "empties the path": "sys.path.clear()",
+    "sets a time limit for sockets": "import socket; socket.setdefaulttimeout(0.001)",
+    "lowers the recursion limit": "sys.setrecursionlimit(60)",
+    "makes warnings errors": "import warnings; warnings.simplefilter('error')",
+    "traces every call": "threading.setprofile(lambda *_: 1 / 0); sys.setprofile(lambda *_: 1 / 0)",
+    "replaces print and open": "import builtins; builtins.print = builtins.open = None",
     "leaves a loop that runs on": """
         threading.Thread(target=asyncio.new_event_loop().run_forever, daemon=True).start()
     """,

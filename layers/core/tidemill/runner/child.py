@@ -135,7 +135,7 @@ def _run_and_answer(run_socket: socket.socket, spec: RunSpec, task_type: TaskTyp
     result = run_function(lambda: coroutines.run_to_end(lambda: task_type.call(spec.payload, ctx)), task_type.rules)
     # A fork made by the function must not answer, and nothing may go to a descriptor that replaced the socket.
     if os.getpid() == pid and _identify_socket(run_socket) == socket_id:
-        _flush_output()
+        flush_output()
         send_message(run_socket, encode_answer(result))
 
 
@@ -154,7 +154,8 @@ def _identify_socket(run_socket: socket.socket) -> tuple[int, int] | None:
     return None
 
 
-def _flush_output() -> None:
+def flush_output() -> None:
+    """Write the buffered output of this process, whatever task code has made of its streams."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):  # the function may have replaced it by any object
             stream.flush()

@@ -15,7 +15,6 @@ import selectors
 import signal
 import socket
 import struct
-import sys
 from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
@@ -58,9 +57,7 @@ def _open_standard_files() -> None:
 
 def _prepare_for_forks() -> None:
     """Keep imported objects in shared memory pages, and flush output that every child would write again."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
+    child.flush_output()
     gc.collect()
     gc.freeze()
 
