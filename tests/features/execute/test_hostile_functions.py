@@ -17,7 +17,7 @@ from pymongo import MongoClient
 from tests.builders import add, document, stored
 from tests.features.conftest import Bench
 from tests.unit.make import eventually
-from tidemill import TaskTimeoutError
+from tidemill import Retry, TaskTimeoutError
 from tidemill.runner.thread_pool import ThreadPool
 
 Function = Callable[[dict[str, Any], Any], Any]
@@ -211,8 +211,6 @@ UNSTORABLE: dict[str, Callable[[], Any]] = {
     "int": lambda: 2**70,
     "dict": lambda: {1: "int key"},
     "float": lambda: float("nan"),
-    "generator": _numbers,
-    "async generator": _counts,
     "str": lambda: "x" * 20_000_000,
     "dict of itself": lambda: _ITSELF,
     "surrogate": lambda: "cut \ud83c",
@@ -241,6 +239,20 @@ def test_a_result_that_cannot_be_stored_is_described_and_the_work_stays_done(  #
     found = stored(bench.tasks, task_id)
     assert (found["status"], effects) == ("done", ["worked"])
     assert set(found["result"]) == {"not_stored", "reason"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("returned", [_numbers, _counts, lambda: Retry("later"), lambda: _numbers])
+def test_a_function_that_returns_before_its_body_has_run_has_failed(  # N20, N21
+    bench: Bench, now: datetime, returned: Callable[[], Any], kind: str
+) -> None:
+    bench.task("odd")(KINDS[kind](lambda _payload, _ctx: returned()))
+    [task_id] = add(bench.tasks, [document(now, name="odd")])
+
+    bench.execute()
+
+    found = stored(bench.tasks, task_id)
+    assert (found["status"], found["reason"], found["error"]["code"]) == ("failed", "not_retryable", "not_run")
 
 
 def test_bytes_are_a_result_like_any_other(bench: Bench, now: datetime) -> None:  # F49
