@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 TASK_ID: Final = "68a5f0c2e4b0a1d2c3f4a5b6"
@@ -34,6 +35,9 @@ def _error(code: str, message: str, **details: str) -> Mapping[str, Any]:
     return {"error": {"code": code, "message": message, "details": listed}}
 
 
+_DAY: Final = datetime.now(UTC).date() + timedelta(days=30)
+"""A day that can be tried out: times may be at most 366 days away."""
+
 BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
     "enqueue": {
         "now": {"summary": "A webhook, now", "value": _WEBHOOK},
@@ -44,7 +48,7 @@ BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
         },
         "timed": {
             "summary": "At a given time, or not at all",
-            "value": _WEBHOOK | {"not_before": "2036-12-24T18:00:00+01:00", "expires_at": "2036-12-24T20:00:00+01:00"},
+            "value": _WEBHOOK | {"not_before": f"{_DAY}T18:00:00+01:00", "expires_at": f"{_DAY}T20:00:00+01:00"},
         },
         "retried": {
             "summary": "With retries of its own",

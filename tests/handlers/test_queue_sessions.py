@@ -102,13 +102,6 @@ def test_a_transaction_that_conflicts_is_run_again_by_the_driver(
     assert db.tasks.count_documents({}) == 1
 
 
-def test_a_session_without_a_transaction_is_taken(queue: Queue, db: Database[Any], session: ClientSession) -> None:
-    for way in WAYS:
-        enqueue(queue, way, session)
-
-    assert db.tasks.count_documents({}) == 8
-
-
 def test_a_standalone_server_takes_tasks_without_transactions() -> None:
     with Mongod(standalone=True) as server, MongoClient[dict[str, Any]](server.uri) as client:
         indexes.create(client["x"])
