@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -111,7 +112,8 @@ class Deployment:
     def __init__(self, settings: settings.Settings, *, is_in_lambda: bool) -> None:
         self.settings = settings
         self._is_in_lambda = is_in_lambda
-        self._directory = Path.cwd()  # before task modules are imported, which may change it
+        # Before task modules are imported, which may change both.
+        self._directory, self._python_path = Path.cwd(), tuple(sys.path)
         arn = settings.secret_arn if settings.mongodb_uri is None else None
         self._secret = None if arn is None else secrets.Secret(arn, monotonic=Uptime())
         self.put: PutObject | None = None if settings.archive_bucket is None else Bucket(settings.archive_bucket).put
@@ -310,7 +312,7 @@ class Deployment:
     ) -> Runtime:
         clock = ServerClock(db)
         task_types.declare_types(db, registry, package=package, release=choices.release, now=clock.now())
-        pool = ProcessPool(package, directory=self._directory)
+        pool = ProcessPool(package, directory=self._directory, python_path=self._python_path)
         self._pools.append(pool)
         return Runtime(
             tasks=open_tasks(db),

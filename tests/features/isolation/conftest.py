@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ def make_process_pool() -> Iterator[MakeProcessPool]:
     with ExitStack() as stack:
 
         def make(package: str = PACKAGE, **spans: timedelta) -> ProcessPool:
-            usual = {"start_within": PATIENT, "begin_within": PATIENT}
+            usual: Any = {"start_within": PATIENT, "begin_within": PATIENT}
             return stack.enter_context(closing(ProcessPool(package, directory=Path.cwd(), **usual | spans)))
 
         yield make

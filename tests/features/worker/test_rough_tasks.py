@@ -7,7 +7,7 @@ text says. Afterwards the worker runs another task, and one SIGTERM stops it in 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,12 @@ def sleeping():
     time.sleep(60)
 
 {at_import}
+"""
 
-@task("rough", isolate={isolate}, timeout=20)
-def rough(payload):
-{at_run}
-
-@task("after", isolate={isolate})
-def after(payload):
-    return "ran"
+TASK = """
+@task("{name}", isolate={isolate}, timeout=20)
+def {name}(payload):
+{body}
 """
 
 AT_IMPORT = {
@@ -76,7 +74,6 @@ AT_IMPORT = {
     "disables logging": "import logging; logging.disable(); logging.root.handlers.clear()",
     "lowers a limit of the process": "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))",
     "leaves a thread that runs on": "threading.Thread(target=sleeping).start()",
-    "registers what blocks at the end": "import atexit; atexit.register(sleeping)",
     "sets the policy of event loops": "asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())",
 }  # fmt: skip
 
@@ -153,24 +150,35 @@ AT_RUN = {
 }  # fmt: skip
 
 
+RESULTS = {"uses a pool": [1, 2], "terminates a child": -15, "interrupts a child": 1, "runs a command": -15}
+
+WAITING_FOR_CHILD = """
+    child = multiprocessing.get_context("fork").Process(target=sleeping)
+    child.start()
+    open(payload["at"], "w").close()
+    child.join(20)
+    return child.exitcode
+"""
+
+
 class Rough:
     """A yard with one package of rough tasks."""
 
     def __init__(self, yard: Yard, folder: Path) -> None:
         self.yard = yard
-        self._folder = folder
+        self.folder = folder
 
-    def start(self, *, at_import: str = "", at_run: str = "pass", isolate: bool = False) -> Process:
-        package = self._folder / "rough_tasks"
+    def start(self, bodies: Mapping[str, str], *, at_import: str = "", isolate: bool = False) -> Process:
+        """Start a worker whose module has a task for each of *bodies*, and does *at_import* before."""
+        package = self.folder / "rough_tasks"
         package.mkdir()
         (package / "__init__.py").touch()
-        source = MODULE.format(
-            at_import=textwrap.dedent(at_import),
-            at_run=textwrap.indent(textwrap.dedent(at_run).strip("\n"), "    "),
-            isolate=isolate,
-        )
-        (package / "rough.py").write_text(source)
-        return self.yard.process("--tasks", "rough_tasks", PYTHONPATH=str(self._folder))
+        tasks = [
+            TASK.format(name=name, isolate=isolate, body=textwrap.indent(textwrap.dedent(body).strip("\n"), "    "))
+            for name, body in bodies.items()
+        ]
+        (package / "rough.py").write_text(MODULE.format(at_import=textwrap.dedent(at_import)) + "".join(tasks))
+        return self.yard.process("--tasks", "rough_tasks", PYTHONPATH=str(self.folder))
 
     def run(self, name: str) -> dict[str, Any]:
         """Enqueue a task and return its document once it has ended."""
@@ -193,19 +201,46 @@ def rough(mongod: Mongod, db: Database[Any], tmp_path: Path) -> Iterator[Rough]:
 def test_a_module_that_does_this_at_import_leaves_the_worker_a_worker(
     rough: Rough, name: str, *, isolate: bool
 ) -> None:
-    worker = rough.start(at_import=AT_IMPORT[name], isolate=isolate)
+    worker = rough.start({"after": "return 'ran'"}, at_import=AT_IMPORT[name], isolate=isolate)
 
-    assert rough.run("after")["status"] == "done"
+    assert rough.run("after")["result"] == "ran"
     ended = worker.stopped()
     assert ended.status == 0, ended
 
 
-@pytest.mark.parametrize("isolate", [False, True], ids=["thread", "isolated"])
 @pytest.mark.parametrize("name", AT_RUN)
-def test_a_task_that_does_this_leaves_the_worker_a_worker(rough: Rough, name: str, *, isolate: bool) -> None:
-    worker = rough.start(at_run=AT_RUN[name], isolate=isolate)
+def test_a_task_that_does_this_in_a_thread_leaves_the_worker_a_worker(rough: Rough, name: str) -> None:  # N55, N55c
+    worker = rough.start({"rough": AT_RUN[name], "after": "return 'ran'"})
 
     ran = rough.run("rough")
-    assert rough.run("after")["status"] == "done", ran
+    assert rough.run("after")["result"] == "ran", ran
     ended = worker.stopped()
     assert ended.status == 0, (ran, ended)
+    if name in RESULTS:
+        assert ran["result"] == RESULTS[name]
+
+
+def test_whatever_isolated_tasks_do_they_leave_the_worker_a_worker(rough: Rough) -> None:
+    bodies = {f"task_{number}": body for number, body in enumerate(AT_RUN.values())}
+    worker = rough.start(bodies | {"after": "return 'ran'"}, isolate=True)
+
+    for name in bodies:
+        rough.run(name)
+
+    assert rough.run("after")["result"] == "ran"
+    ended = worker.stopped()
+    assert ended.status == 0, ended
+
+
+def test_one_interrupt_of_the_terminal_is_one_for_the_worker(rough: Rough) -> None:  # N55c
+    worker = rough.start({"rough": WAITING_FOR_CHILD, "after": "return 'ran'"})
+    tasks = open_tasks(rough.yard.db)
+    add(tasks, [document(ServerClock(rough.yard.db).now(), name="rough", payload={"at": str(rough.folder / "at")})])
+    assert eventually((rough.folder / "at").exists, within=25)
+
+    worker.send_to_all(signal.SIGINT)  # as the terminal does, to the child of the task, too
+
+    ended = worker.ended()
+    assert ended.status == 0, ended
+    assert ended.out[-1] == "stopped: 1 claimed, 1 done"
+    assert not any("exited at once" in line for line in ended.err)

@@ -60,7 +60,7 @@ def print_text(text: str, *, stream: TextIO | None = None) -> None:
         raise OutputError("stdout is closed")
     encoding = stream.encoding or "utf-8"
     with _translate_failed_write():
-        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
 def print_json(document: object) -> None:
@@ -94,7 +94,8 @@ def print_stderr(text: str, *, end: str = "\n", stream: TextIO | None = None) ->
     if stream is None:
         return  # print would write to stdout instead
     with suppress(OSError, ValueError):
-        print(text, end=end, file=stream, flush=True)
+        stream.write(text + end)
+        stream.flush()
 
 
 def flush() -> None:

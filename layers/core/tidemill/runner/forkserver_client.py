@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ class ForkserverClient:
     Args:
         package: The package that it imports.
         directory: The directory it is started in.
+        python_path: Its ``sys.path``.
         start_within: Time limit until it is ready.
         answer_within: Longest silence after a request.
 
@@ -46,12 +47,20 @@ class ForkserverClient:
         IsolationError: It cannot be started, or is not ready in time.
     """
 
-    def __init__(self, package: str, *, directory: str, start_within: timedelta, answer_within: timedelta) -> None:
+    def __init__(
+        self,
+        package: str,
+        *,
+        directory: str,
+        python_path: Sequence[str],
+        start_within: timedelta,
+        answer_within: timedelta,
+    ) -> None:
         self._answer_within = answer_within
         self._lock = threading.Lock()
         self._answer_count = 0
         try:
-            self._control, self._process = _start_process(package, directory)
+            self._control, self._process = _start_process(package, directory, python_path)
         except OSError as error:
             raise IsolationError(f"the helper process cannot be started ({error.strerror})") from error
         try:
@@ -124,24 +133,28 @@ class ForkserverClient:
             self._process.wait(_EXIT_TIMEOUT_SEC)
 
 
-def _start_process(package: str, directory: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _start_process(
+    package: str, directory: str, python_path: Sequence[str]
+) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """Start a forkserver; return the connection to it and its process."""
     executor_end, forkserver_end = socket.socketpair()
     for end in (executor_end, forkserver_end):
         end.settimeout(None)  # a function may have set a default timeout
     try:
         with forkserver_end:
-            return executor_end, _spawn_forkserver(forkserver_end, package, directory)
+            return executor_end, _spawn_forkserver(forkserver_end, package, directory, python_path)
     except BaseException:
         executor_end.close()
         raise
 
 
-def _spawn_forkserver(control: socket.socket, package: str, directory: str) -> subprocess.Popen[bytes]:
+def _spawn_forkserver(
+    control: socket.socket, package: str, directory: str, python_path: Sequence[str]
+) -> subprocess.Popen[bytes]:
     fd = fcntl.fcntl(control.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)  # above the standard descriptors
     try:
         return subprocess.Popen(  # noqa: S603 - this very interpreter
-            [sys.executable, "-c", _PROGRAM, str(fd), str(os.getpid()), package, *map(str, sys.path)],
+            [sys.executable, "-c", _PROGRAM, str(fd), str(os.getpid()), package, *map(str, python_path)],
             cwd=directory,
             stdin=subprocess.DEVNULL,
             pass_fds=[fd],

@@ -9,9 +9,10 @@ import contextlib
 import functools
 import select
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
@@ -64,6 +65,7 @@ class ProcessPool:
         package: The package that the forkserver imports with `registry.load`.
         directory: Directory that the forkserver starts in. Task code may change the directory of this process later,
             even to a folder that is deleted.
+        python_path: ``sys.path`` of the forkserver; ``None`` for the one of now.
         start_within: Time limit for that import. No run waits for it longer than *begin_within*.
         begin_within: Latest start of a function, counted from `run`; later it is not started.
         answer_within: Longest silence of the forkserver after a request. After that it counts as unresponsive,
@@ -75,6 +77,7 @@ class ProcessPool:
         package: str,
         *,
         directory: Path,
+        python_path: Sequence[str] | None = None,
         start_within: timedelta = timedelta(seconds=15),
         begin_within: timedelta = timedelta(seconds=5),
         answer_within: timedelta = timedelta(seconds=3),
@@ -83,6 +86,7 @@ class ProcessPool:
             ForkserverClient,
             package,
             directory=str(directory),
+            python_path=tuple(sys.path if python_path is None else python_path),
             start_within=start_within,
             answer_within=answer_within,
         )
