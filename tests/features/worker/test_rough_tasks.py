@@ -6,6 +6,7 @@ text says. Afterwards the worker runs another task, and one SIGTERM stops it in 
 
 from __future__ import annotations
 
+import signal
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
