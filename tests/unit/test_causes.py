@@ -112,7 +112,28 @@ def test_many_causes_are_counted() -> None:
     message = classify(error).message
 
     assert message.count("; caused by ") == 4
-    assert message.endswith("; caused by 2 more")
+    assert "; caused by 2 more; caused by " in message
+
+
+def test_of_a_long_chain_the_nearest_and_the_first_cause_are_told() -> None:
+    error: BaseException = ValueError("root")
+    for kind in (KeyError, OSError, EOFError, TypeError, KeyError, RuntimeError):
+        outer = kind(f"in {kind.__name__}")
+        outer.__cause__, error = error, outer
+
+    causes = [cause.partition(" (")[0] for cause in classify(error).message.split("; caused by ")]
+
+    assert causes == [
+        "RuntimeError: in RuntimeError", "KeyError: 'in KeyError'", "TypeError: in TypeError", "2 more", "ValueError: root",
+    ]  # fmt: skip
+
+
+def test_a_timeout_of_asyncio_tells_no_cancellation() -> None:
+    async def send(_: Any) -> None:
+        async with asyncio.timeout(0):
+            await asyncio.sleep(60)
+
+    assert "CancelledError" not in failing(send).message
 
 
 def test_notes_are_told() -> None:  # N56

@@ -268,7 +268,10 @@ def test_a_function_whose_body_has_not_run_has_failed(  # N20, N21
     assert refusal(returned()) == (reason, False)
 
 
-@pytest.mark.parametrize("collect", [lambda value: [value], lambda value: (1, value), lambda value: {"a": value}])
+@pytest.mark.parametrize(
+    "collect",
+    [lambda value: [value], lambda value: (1, value), lambda value: {"a": value}, lambda value: {"a": [[(value,)]]}],
+)
 def test_coroutines_that_are_only_made_have_not_run(collect: Callable[[object], object]) -> None:  # N20
     made = coroutine()
     try:
@@ -277,6 +280,12 @@ def test_coroutines_that_are_only_made_have_not_run(collect: Callable[[object], 
         made.close()
 
     assert message == "the task function returned coroutines that were not awaited: await asyncio.gather(*coroutines)"
+
+
+def test_generators_in_a_result_have_not_run() -> None:  # N20
+    message, _ = refusal({"rows": [generator()]})
+
+    assert message == "the task function returned generators, whose bodies have not run: return lists"
 
 
 def test_exceptions_that_were_gathered_are_a_result() -> None:

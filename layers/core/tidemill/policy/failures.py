@@ -164,12 +164,19 @@ def _describe_causes(error: BaseException, list_causes: Callable[[BaseException]
     """Return the distinct causes of *error*, each after `CAUSED_BY`; those of a group in an order without chance."""
     try:
         found = [_describe_alone(cause, MAX_CAUSE_CHARS) for cause in list_causes(error)]
-        by_reason = {fold_message(text): text for text in found}
+        by_reason: dict[str, str] = {}
+        for text in found:
+            by_reason.setdefault(fold_message(text), text)
     except BaseException:  # noqa: BLE001 - attributes of a hostile object may raise anything, exits included
         return ""
-    reasons = sorted(by_reason) if isinstance(error, BaseExceptionGroup) else list(by_reason)
-    left = len(reasons) - MAX_CAUSES
-    texts = [by_reason[reason] for reason in reasons[:MAX_CAUSES]] + ([f"{left} more"] if left > 0 else [])
+    texts = (
+        [by_reason[key] for key in sorted(by_reason)]
+        if isinstance(error, BaseExceptionGroup)
+        else [*by_reason.values()]
+    )
+    if len(texts) > MAX_CAUSES:
+        # The last cause of a chain is the first that happened, and often the only one that differs.
+        texts = [*texts[: MAX_CAUSES - 1], f"{len(texts) - MAX_CAUSES} more", texts[-1]]
     return truncate_text("".join(CAUSED_BY + text for text in texts), MAX_CAUSES_CHARS)
 
 
@@ -188,6 +195,8 @@ def _list_causes(error: BaseException) -> list[BaseException]:
 def _list_direct_causes(error: BaseException) -> tuple[BaseException, ...]:
     members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     chained = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if chained is not None and type_name(chained) == "CancelledError":  # a timeout of asyncio cancels, then raises
+        chained = None
     return (*members, *([] if chained is None else [chained]))
 
 

@@ -8,11 +8,13 @@ import contextlib
 import contextvars
 import sys
 import weakref
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import is_dataclass
 from functools import partial
+from itertools import islice
 from types import AsyncGeneratorType, BuiltinFunctionType, CoroutineType, FunctionType, GeneratorType, MethodType
 from typing import Any, Final, TypeGuard, cast
 
@@ -31,6 +33,8 @@ NOT_RUN: Final = "not_run"
 """Code of a failure because the body of the function has not run, although the call returned."""
 
 _MAX_TYPE_NAME_CHARS: Final = 100
+_MAX_WALKED: Final = 10_000
+"""Elements of a result that are looked at for coroutines."""
 
 CLEANUP_TIMEOUT_SEC: Final = 0.5
 """Time limit of each step of `EventLoop.clear`: cancelled tasks, closing generators, and tasks that both started."""
@@ -96,14 +100,27 @@ def explain_unrun(value: object) -> str | None:
     for kinds, reason in _UNRUN:
         if issubclass(kind, kinds):
             return reason.format(type_name(value))
-    elements: Iterable[object] = ()
-    if type(value) is dict:
-        elements = value.values()
-    elif type(value) in {list, tuple, set}:
-        elements = cast("Iterable[object]", value)
-    if any(issubclass(type(element), CoroutineType) for element in elements):
-        return "the task function returned coroutines that were not awaited: await asyncio.gather(*coroutines)"
+    for element in islice(_walk(value), _MAX_WALKED):
+        if issubclass(type(element), CoroutineType):
+            return "the task function returned coroutines that were not awaited: await asyncio.gather(*coroutines)"
+        if issubclass(type(element), GeneratorType | AsyncGeneratorType):
+            return "the task function returned generators, whose bodies have not run: return lists"
     return None
+
+
+def _walk(value: object) -> Iterator[object]:
+    """Yield the elements of plain containers in *value*, level by level; without end if one contains itself."""
+    containers = deque([value])
+    while containers:
+        container = containers.popleft()
+        elements: Iterable[object] = ()
+        if type(container) is dict:
+            elements = container.values()
+        elif type(container) in {list, tuple, set}:
+            elements = cast("Iterable[object]", container)
+        for element in elements:
+            yield element
+            containers.append(element)
 
 
 _NOT_RAISED: Final = "the task function returned {} instead of raising it: write raise"
