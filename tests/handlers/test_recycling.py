@@ -26,6 +26,7 @@ from pymongo import MongoClient
 from tidemill import task
 from tidemill.bootstrap import deployment
 from tidemill.errors import UnavailableError
+from tidemill.handlers import execute
 
 started = threading.Event()
 print("half a line", end="", flush=True)
@@ -129,14 +130,14 @@ def redirects_for_good(payload):
             raise RuntimeError("S3cr3t")
 
     logging.getLogger().addHandler(Broken())
-    logging.getLogger("tidemill-execute").addHandler(Broken())
+    execute.logger.addHandler(Broken())
 
 
 @task("logs_no_more")
 def logs_no_more(payload):
     def raises(*_):
         raise ValueError("I/O operation on closed file")
-    for handler in logging.getLogger("tidemill-execute").handlers:
+    for handler in execute.logger.handlers:
         handler.emit = raises
 """
 INVOKE = """

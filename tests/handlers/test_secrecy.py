@@ -58,6 +58,18 @@ def everything() -> Iterator[io.StringIO]:
     root.removeHandler(handler)
 
 
+@pytest.fixture
+def talkative() -> Iterator[None]:
+    """Loggers of the functions that say all they can."""
+    loggers = [app(function).logger for function in FUNCTIONS]
+    levels = [logger.log_level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.DEBUG)
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
 def assert_silent(*texts: str) -> None:
     for text in texts:
         assert [secret for secret in SECRETS if secret in text] == []
@@ -102,21 +114,19 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("name", BODIES)
 def test_no_log_has_a_payload_a_key_or_a_uri_at_any_level(
     deployed: Deployed,
     everything: io.StringIO,
     capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     *,
     name: str,
 ) -> None:  # F81
     for variable in ("POWERTOOLS_LOGGER_LOG_EVENT", "POWERTOOLS_DEV", "POWERTOOLS_DEBUG"):
         monkeypatch.setenv(variable, "true")
-    for function in FUNCTIONS:
-        caplog.set_level(logging.DEBUG, logger=f"tidemill-{function}")
-        assert app(function).logger.log_level == logging.DEBUG
+    assert {app(function).logger.log_level for function in FUNCTIONS} == {logging.DEBUG}
 
     answer = deployed.http(request(body=BODIES[name], headers=HEADERS))
     for function in ("execute", "archive", "reclaim"):

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
@@ -18,6 +18,39 @@ from tidemill.errors import InvalidRequestError, TidemillError, UnavailableError
 
 MAX_FRAMES: Final = 5
 """Number of the innermost frames in the stack of a logged error."""
+
+_LEVEL_NAMES: Final = {
+    logging.DEBUG: "DEBUG",
+    logging.INFO: "INFO",
+    logging.WARNING: "WARNING",
+    logging.ERROR: "ERROR",
+}
+"""Levels as queries of the log name them: `logging.addLevelName` changes the names of the process."""
+
+
+class _FunctionLogger(logging.Logger):
+    """Makes records that a factory of records and level names of task code do not change."""
+
+    def makeRecord(self, *args: Any) -> logging.LogRecord:  # noqa: ANN401, N802 - logging's
+        """Return a record of the standard class; `logging` passes all arguments by position."""
+        *given, extra, stack = args
+        record = logging.LogRecord(*(*given, stack))
+        record.levelname = _LEVEL_NAMES.get(record.levelno, record.levelname)
+        vars(record).update(extra or {})
+        return record
+
+
+_MANAGER: Final = logging.Manager(logging.RootLogger(logging.WARNING))
+"""Loggers of the functions. ``logging.config``, ``basicConfig`` and ``disable`` change those of the process only."""
+
+_MANAGER.setLoggerClass(_FunctionLogger)
+
+
+class FunctionLogger(Logger):
+    """Logger of a Lambda function, out of reach of whatever task code and libraries configure."""
+
+    def _get_logger(self) -> logging.Logger:
+        return _MANAGER.getLogger(self.service)
 
 
 def error_fields(error: BaseException) -> dict[str, str]:

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from tidemill.aws import lambda_functions, logging
@@ -19,7 +18,7 @@ from tidemill.requests.validation import parse_request
 
 MARGIN = timedelta(seconds=40)
 
-logger = Logger(service="tidemill-archive", use_rfc3339=True)
+logger = logging.FunctionLogger(service="tidemill-archive", use_rfc3339=True)
 logging.quiet_libraries()
 
 

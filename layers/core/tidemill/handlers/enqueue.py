@@ -11,7 +11,6 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 import pymongo
-from aws_lambda_powertools import Logger
 from aws_lambda_powertools.event_handler import APIGatewayRestResolver, Response
 from aws_lambda_powertools.event_handler.exceptions import NotFoundError
 from aws_lambda_powertools.event_handler.openapi.exceptions import RequestValidationError
@@ -57,7 +56,7 @@ NEVER_MENDED: Final = (InvalidRequestError, DuplicateKeyError, TooOldError)
 MAX_LOGGED: Final = 20
 """Limit of the task ids in one log line."""
 
-logger = Logger(service="tidemill-enqueue", use_rfc3339=True)
+logger = logging.FunctionLogger(service="tidemill-enqueue", use_rfc3339=True)
 logging.quiet_libraries()
 prepare_wake()
 

@@ -11,12 +11,11 @@ from dataclasses import replace
 from functools import partial
 from typing import IO, Final, NoReturn, cast
 
-from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from tidemill.aws import lambda_functions
 from tidemill.aws import logging as aws_logging
-from tidemill.aws.logging import NewlineFormatter, Output
+from tidemill.aws.logging import FunctionLogger, NewlineFormatter, Output
 from tidemill.aws.metrics import EMIT_INTERVAL_SEC, Counts, counting
 from tidemill.bootstrap import deployment
 from tidemill.errors import TidemillError, UnavailableError
@@ -33,7 +32,7 @@ from tidemill.store.settle import Settlement
 RECURSION_LIMIT: Final = sys.getrecursionlimit()
 
 
-logger = Logger(
+logger = FunctionLogger(
     service="tidemill-execute", stream=cast("IO[str]", Output()), logger_formatter=NewlineFormatter(use_rfc3339=True)
 )
 aws_logging.quiet_libraries()
@@ -145,7 +144,6 @@ def build_options(request: ExecuteRequest, context: LambdaContext | None) -> Exe
 def _report_attempt(counts: Counts, settlement: Settlement) -> None:
     counts.attempt(settlement)
     if outcomes.should_log(settlement):
-        logging.disable(logging.NOTSET)  # a task function may have disabled it
         level = logger.warning if outcomes.is_failure(settlement) else logger.info
         _log(level, "attempt", **outcomes.log_fields(settlement))
 

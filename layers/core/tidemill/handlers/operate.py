@@ -6,7 +6,6 @@ import logging
 from typing import Any, Final
 
 import pymongo
-from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from tidemill.admin.api import OPERATIONS, Refusal, bound_answer, build_refusal, operate, read_operation
@@ -27,7 +26,7 @@ EXPORT_BUDGET_SEC: Final = 12.0
 
 _LEVELS: Final = {"unavailable": logging.WARNING, "misconfigured": logging.ERROR, "internal": logging.ERROR}
 
-logger = Logger(service="tidemill-operate", use_rfc3339=True)
+logger = aws_logging.FunctionLogger(service="tidemill-operate", use_rfc3339=True)
 aws_logging.quiet_libraries()
 
 

@@ -8,7 +8,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from tidemill.aws import lambda_functions, logging
@@ -34,7 +33,7 @@ GAUGES: Final[Mapping[Gauge, str]] = {
 }
 """The field of the report for each gauge."""
 
-logger = Logger(service="tidemill-reclaim", use_rfc3339=True)
+logger = logging.FunctionLogger(service="tidemill-reclaim", use_rfc3339=True)
 logging.quiet_libraries()
 
 
