@@ -39,6 +39,44 @@ def changes(payload):
 @task("fails")
 def fails(payload):
     raise ValueError("no")
+
+
+def say():
+    logging.getLogger("shop").setLevel(logging.INFO)
+    logging.getLogger("shop").info("sold %d", 3, extra={"order": 7})
+    logging.getLogger("shop").debug("S3cr3t")
+    logging.getLogger("library").info("S3cr3t")
+    logging.getLogger("library").warning("slow")
+    logging.getLogger("pymongo.command").info("S3cr3t")
+    try:
+        {}["missing"]
+    except KeyError:
+        logging.getLogger("shop").exception("lost")
+
+
+@task("says")
+def says(payload):
+    say()
+
+
+@task("says_apart", isolate=True)
+def says_apart(payload):
+    say()
+
+
+@task("mutters_apart", isolate=True)
+def mutters_apart(payload):
+    print("half a line", end="", flush=True)
+    logging.getLogger("shop").warning("slow")
+
+
+@task("closes_apart", isolate=True)
+def closes_apart(payload):
+    os.closerange(0, 3)
+    sys.stdout = sys.stderr = None
+    for _ in range(3):
+        os.open(payload["file"], os.O_CREAT | os.O_RDWR)
+    logging.getLogger("shop").warning("slow")
 """
 
 INVOKE = """
@@ -180,3 +218,49 @@ def test_the_executors_lines_stay_whatever_a_task_module_does_to_logging(  # N47
     ]
     assert {line["request_id"] for line in lines} == {"r-1"}
     assert not any("payload" in line for line in lines)
+
+
+def test_an_isolated_function_logs_what_a_plain_one_logs_as_json(container: Container) -> None:  # N11c
+    lines = parse(container.invoke("says", "says_apart", source=FUNCTIONS.replace("CHANGE\n", "")))
+    said = [line for line in lines if "logger" in line]
+    apart = [line for line in said if "timestamp" in line]
+    plain = [line for line in said if "timestamp" not in line]
+
+    expected = [("shop", "INFO", "sold 3"), ("library", "WARNING", "slow"), ("shop", "ERROR", "lost")]
+    assert [(line["logger"], line["level"], line["message"]) for line in plain] == expected
+    assert [(line["logger"], line["level"], line["message"]) for line in apart] == expected
+    [sold, _, lost] = apart
+    assert sold["order"] == 7
+    assert datetime.fromisoformat(sold["timestamp"]).utcoffset() is not None
+    assert (lost["errorType"], lost["errorMessage"]) == ("KeyError", "'missing'")
+    assert "in say" in "".join(lost["stackTrace"])
+
+
+def test_half_a_line_that_an_isolated_function_prints_spoils_no_line_of_its_log(container: Container) -> None:  # N11c
+    lines = container.invoke("mutters_apart", source=FUNCTIONS.replace("CHANGE\n", ""))
+
+    assert lines[0] == "half a line"
+    assert parse(lines[1:2])[0]["message"] == "slow"
+
+
+def test_the_log_of_an_isolated_function_goes_into_no_file_that_took_the_place_of_standard_output(  # N11c
+    container: Container, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs"
+
+    source = FUNCTIONS.replace("CHANGE\n", "")
+    lines = parse(container.invoke("closes_apart", source=source, payload={"file": str(theirs)}))
+
+    assert "slow" in [line["message"] for line in lines]
+    assert theirs.read_text() == ""
+
+
+def test_a_task_module_that_configures_logging_configures_it_for_isolated_functions_too(  # N11c
+    container: Container,
+) -> None:
+    source = FUNCTIONS.replace("    pass\n", f"    {DICT_CONFIG}\n", 1).replace("CHANGE\n", "change()\n")
+
+    lines = container.invoke("mutters_apart", source=source)
+
+    assert [line for line in lines if not line.startswith("{")] == ["half a linePLAIN slow"]
+    assert [line["message"] for line in parse(lines[1:])] == ["executed"]

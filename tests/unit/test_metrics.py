@@ -19,7 +19,7 @@ from tests.emf import metrics_in
 from tests.fixtures import T0
 from tests.handlers.calls import ROOT, strict
 from tests.unit.make import Moved, a_claimed_task
-from tidemill.aws import logging, metrics
+from tidemill.aws import metrics
 from tidemill.aws.metrics import (
     COUNTERS,
     EMIT_INTERVAL_SEC,
@@ -32,6 +32,7 @@ from tidemill.aws.metrics import (
     measure_attempt,
 )
 from tidemill.model import Cancelled, Failed, Failure, Malformed, Outcome, Reason, Retried, Run, Snoozed, Succeeded
+from tidemill.runner import output
 from tidemill.store.settle import Settlement
 
 BEGAN = 1_700_000_000.25
@@ -316,9 +317,9 @@ def test_trouble_with_metrics_is_nobodys_trouble(told: Told, monkeypatch: pytest
 @pytest.fixture
 def printed(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
     """What has come to standard output since the last call."""
-    logging.stdout.cache_clear()  # it writes to what was standard output at its first call
+    output.stdout.cache_clear()  # it writes to what was standard output at its first call
     yield lambda: capfd.readouterr().out
-    logging.stdout.cache_clear()
+    output.stdout.cache_clear()
 
 
 def test_the_rest_is_told_at_the_end_however_that_comes(printed: Callable[[], str]) -> None:  # F84
@@ -339,8 +340,8 @@ def test_the_rest_is_told_at_the_end_however_that_comes(printed: Callable[[], st
 
 SPOIL = """
 import io, os, sys
-from tidemill.aws import logging
-write = logging.stdout()
+from tidemill.runner import output
+write = output.stdout()
 write("é" * 70_000 + chr(10))
 sys.stdout = io.StringIO()
 write("replaced" + chr(10))
@@ -373,8 +374,8 @@ def test_lines_stand_apart_from_what_others_have_printed_where_that_is_asked_for
 
 REUSE = """
 import os, sys
-from tidemill.aws import logging
-write = logging.stdout()
+from tidemill.runner import output
+write = output.stdout()
 first, last = sys.argv[2:]
 os.closerange(int(first), int(last))  # as a function does that makes a daemon
 theirs = [os.open(sys.argv[1], os.O_CREAT | os.O_RDWR | os.O_APPEND) for _ in range(8)]
@@ -401,7 +402,9 @@ def test_a_file_that_has_got_the_number_of_standard_output_is_not_written_to(
 
 
 def test_a_process_without_standard_output_does_without() -> None:
-    ended = ran("import os; os.close(1)\nfrom tidemill.aws import logging\nlogging.stdout()('x'); os.write(2, b'fine')")
+    ended = ran(
+        "import os; os.close(1)\nfrom tidemill.runner import output\noutput.stdout()('x'); os.write(2, b'fine')"
+    )
 
     assert ended.stderr == "fine"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -46,6 +45,7 @@ from tidemill.reclaim import ReclaimContext
 from tidemill.registry import Registry, load
 from tidemill.requests.events import Source
 from tidemill.requests.tasks import MAX_TIMEOUT_SEC
+from tidemill.runner.output import quiet_drivers
 from tidemill.runner.process_pool import ProcessPool
 from tidemill.store import connection
 from tidemill.store.connection import limit_time, open_tasks, translate_errors, with_majority, with_prefix
@@ -83,7 +83,7 @@ def deployment() -> Deployment:
     Raises:
         SettingsError: A variable is malformed.
     """
-    _quiet_drivers()
+    quiet_drivers()
     return Deployment(settings.from_environment(os.environ), is_in_lambda=lambda_functions.is_in_lambda())
 
 
@@ -169,7 +169,7 @@ class Deployment:
             UnsupportedServerError: The server is Amazon DocumentDB.
         """
         if role not in self._databases:
-            _quiet_drivers()
+            quiet_drivers()
             source, uri = self._find_uri()
             limits = CLIENT_LIMITS[role]
             client = connection.connect(
@@ -195,7 +195,7 @@ class Deployment:
         package = self.settings.task_package
         registry = load(package)
         self._refuse_long_timeouts(registry)
-        return self._make_runtime(self.database("execute"), registry, self.settings, package=package)
+        return self._make_runtime(self.database("execute"), registry, self.settings, package=package, logs_json=True)
 
     @cached_property
     def reclaim_context(self) -> ReclaimContext:
@@ -246,7 +246,7 @@ class Deployment:
             raise RegistrationError(f"the modules of {package} register no task function")
         longest = timedelta(seconds=MAX_TIMEOUT_SEC)
         choices = replace(self.settings, max_task_timeout=longest)
-        return self._make_runtime(self.database("work"), registry, choices, package=package)
+        return self._make_runtime(self.database("work"), registry, choices, package=package, logs_json=False)
 
     def make_launcher(self, function: object, *, source: Source = "backlog") -> Launcher | None:
         """Return a launcher of executors if *function* is the ARN of a function; ``None`` outside of Lambda."""
@@ -308,11 +308,11 @@ class Deployment:
         return Waker(executor_launcher, quiet_sec=quiet_sec, monotonic=uptime)
 
     def _make_runtime(
-        self, db: Database[Any], registry: Registry, choices: settings.Settings, *, package: str
+        self, db: Database[Any], registry: Registry, choices: settings.Settings, *, package: str, logs_json: bool
     ) -> Runtime:
         clock = ServerClock(db)
         task_types.declare_types(db, registry, package=package, release=choices.release, now=clock.now())
-        pool = ProcessPool(package, directory=self._directory, python_path=self._python_path)
+        pool = ProcessPool(package, directory=self._directory, python_path=self._python_path, logs_json=logs_json)
         self._pools.append(pool)
         return Runtime(
             tasks=open_tasks(db),
@@ -336,10 +336,3 @@ class Deployment:
         if self._secret is None:
             raise SettingsError("MONGODB_URI is missing: set it, or MONGODB_SECRET_ARN")
         return "the secret in MONGODB_SECRET_ARN", self._secret.read_uri()
-
-
-def _quiet_drivers() -> None:
-    """Keep payloads and secrets out of the log at any level: at DEBUG the drivers log everything they transfer."""
-    for name in ("pymongo", "boto3", "botocore", "urllib3"):
-        driver = logging.getLogger(name)
-        driver.setLevel(max(driver.level, logging.WARNING))

@@ -1,14 +1,11 @@
-"""Log lines: their fields, and a standard output that task functions cannot take away or break."""
+"""Log lines of the functions: their loggers and their fields."""
 
 from __future__ import annotations
 
-import io
 import logging
-import os
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import cache
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from aws_lambda_powertools import Logger
@@ -96,15 +93,6 @@ def without_text() -> Iterator[None]:
         raise UnexpectedError(type(error).__name__).with_traceback(error.__traceback__) from None
 
 
-class Output(io.TextIOBase):
-    """Standard output as at the start, although a task function may have closed or replaced it."""
-
-    def write(self, text: str) -> int:
-        """Write *text*, or drop it if nothing is left of standard output."""
-        stdout()(text)
-        return len(text)
-
-
 class NewlineFormatter(LambdaPowertoolsFormatter):
     """Begins lines with a newline: a task function may have printed half a line, which would spoil the next line.
 
@@ -119,37 +107,3 @@ class NewlineFormatter(LambdaPowertoolsFormatter):
         is_idle = getattr(record, "claimed", None) == 0 and not self._is_first
         self._is_first = False
         return super().format(record) if is_idle else "\n" + super().format(record)
-
-
-@cache
-def stdout() -> Callable[[str], None]:
-    """Return a writer of lines to standard output that works after a task function has closed or replaced it.
-
-    A function that closes every descriptor also closes this copy, and the next file or socket gets its number. So a
-    write first checks the file behind the descriptor, and drops the line if standard output is gone.
-    """
-    try:
-        descriptor = os.dup(1)
-    except OSError:
-        return lambda _: None
-    output = _identify_file(descriptor)
-
-    def write(line: str) -> None:
-        intact = next((number for number in (descriptor, 1) if _identify_file(number) == output), None)
-        if intact is not None:
-            _write_all(intact, line.encode())
-
-    return write
-
-
-def _write_all(descriptor: int, rest: bytes) -> None:
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
-def _identify_file(descriptor: int) -> tuple[int, int] | None:
-    """Return device and inode of the file, pipe or socket behind *descriptor*; ``None`` if it is closed."""
-    with suppress(OSError):
-        status = os.fstat(descriptor)
-        return status.st_dev, status.st_ino
-    return None

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from aws_lambda_powertools.metrics.functions import is_metrics_disabled
 from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import AmazonCloudWatchEMFProvider
 
-from tidemill.aws.logging import stdout
 from tidemill.model import Failed, Retried, Succeeded, Task
+from tidemill.runner.output import stdout
 from tidemill.store.settle import Settlement
 
 NAMESPACE: Final = "Tidemill"

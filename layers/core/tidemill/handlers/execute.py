@@ -15,7 +15,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from tidemill.aws import lambda_functions
 from tidemill.aws import logging as aws_logging
-from tidemill.aws.logging import FunctionLogger, NewlineFormatter, Output
+from tidemill.aws.logging import FunctionLogger, NewlineFormatter
 from tidemill.aws.metrics import EMIT_INTERVAL_SEC, Counts, counting
 from tidemill.bootstrap import deployment
 from tidemill.errors import TidemillError, UnavailableError
@@ -26,6 +26,7 @@ from tidemill.executor.lifetime import TIMING, Timing
 from tidemill.model import LANES
 from tidemill.requests.events import ExecuteRequest
 from tidemill.requests.validation import parse_request
+from tidemill.runner.output import Output
 from tidemill.runner.worker_thread import ABANDONED_THREADS
 from tidemill.store.settle import Settlement
 

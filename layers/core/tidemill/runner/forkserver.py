@@ -22,7 +22,8 @@ from tidemill.errors import RegistrationError
 from tidemill.registry import Registry, load
 from tidemill.runner import child
 from tidemill.runner.child import kill_with_group
-from tidemill.runner.process_protocol import RUN, send_message
+from tidemill.runner.output import log_as_json
+from tidemill.runner.process_protocol import JSON_LOG, RUN, send_message
 
 _EXECUTOR_POLL_INTERVAL_SEC: Final = 1.0
 """Interval to check for the executor: a fork of it may keep its end of the connection open."""
@@ -30,14 +31,19 @@ _EXECUTOR_POLL_INTERVAL_SEC: Final = 1.0
 _MAX_WAKEUP_BYTES: Final = 4096
 
 
-def main(control_fd: str, executor: str, package: str) -> None:
-    """Serve the process *executor* over the socket *control_fd* with the functions of *package*."""
+def main(control_fd: str, executor: str, package: str, log: str) -> None:
+    """Serve the process *executor* over the socket *control_fd* with the functions of *package*.
+
+    *log* is the form of the log lines of functions, `JSON_LOG` or `PLAIN_LOG`.
+    """
     _open_standard_files()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     child.become_subreaper()
     with socket.socket(fileno=int(control_fd)) as control:
         control.set_inheritable(False)
         reaper = Reaper(control)
+        if log == JSON_LOG:
+            log_as_json()
         try:
             registry = load(package)
         except RegistrationError as error:

@@ -16,7 +16,9 @@ from typing import Any, Final
 
 from tidemill.errors import IsolationError
 from tidemill.runner.process_protocol import (
+    JSON_LOG,
     MAX_READ_BYTES,
+    PLAIN_LOG,
     POLL_INTERVAL_SEC,
     QUIT,
     RUN,
@@ -27,7 +29,7 @@ from tidemill.runner.process_protocol import (
 )
 
 _PROGRAM: Final = (
-    "import sys; sys.path[:] = sys.argv[4:]; from tidemill.runner.forkserver import main; main(*sys.argv[1:4])"
+    "import sys; sys.path[:] = sys.argv[5:]; from tidemill.runner.forkserver import main; main(*sys.argv[1:5])"
 )
 _SEND_TIMEOUT_SEC: Final = 5.0
 _EXIT_TIMEOUT_SEC: Final = 5.0
@@ -40,6 +42,7 @@ class ForkserverClient:
         package: The package that it imports.
         directory: The directory it is started in.
         python_path: Its ``sys.path``.
+        logs_json: Whether its loggers write lines of JSON.
         start_within: Time limit until it is ready.
         answer_within: Longest silence after a request.
 
@@ -53,6 +56,7 @@ class ForkserverClient:
         *,
         directory: str,
         python_path: Sequence[str],
+        logs_json: bool,
         start_within: timedelta,
         answer_within: timedelta,
     ) -> None:
@@ -60,7 +64,8 @@ class ForkserverClient:
         self._lock = threading.Lock()
         self._answer_count = 0
         try:
-            self._control, self._process = _start_process(package, directory, python_path)
+            arguments = (package, JSON_LOG if logs_json else PLAIN_LOG, *python_path)
+            self._control, self._process = _start_process(directory, arguments)
         except OSError as error:
             raise IsolationError(f"the helper process cannot be started ({error.strerror})") from error
         try:
@@ -133,28 +138,24 @@ class ForkserverClient:
             self._process.wait(_EXIT_TIMEOUT_SEC)
 
 
-def _start_process(
-    package: str, directory: str, python_path: Sequence[str]
-) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _start_process(directory: str, arguments: Sequence[str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """Start a forkserver; return the connection to it and its process."""
     executor_end, forkserver_end = socket.socketpair()
     for end in (executor_end, forkserver_end):
         end.settimeout(None)  # a function may have set a default timeout
     try:
         with forkserver_end:
-            return executor_end, _spawn_forkserver(forkserver_end, package, directory, python_path)
+            return executor_end, _spawn_forkserver(forkserver_end, directory, arguments)
     except BaseException:
         executor_end.close()
         raise
 
 
-def _spawn_forkserver(
-    control: socket.socket, package: str, directory: str, python_path: Sequence[str]
-) -> subprocess.Popen[bytes]:
+def _spawn_forkserver(control: socket.socket, directory: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     fd = fcntl.fcntl(control.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)  # above the standard descriptors
     try:
         return subprocess.Popen(  # noqa: S603 - this very interpreter
-            [sys.executable, "-c", _PROGRAM, str(fd), str(os.getpid()), package, *map(str, python_path)],
+            [sys.executable, "-c", _PROGRAM, str(fd), str(os.getpid()), *map(str, arguments)],
             cwd=directory,
             stdin=subprocess.DEVNULL,
             pass_fds=[fd],

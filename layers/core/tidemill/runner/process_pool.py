@@ -66,6 +66,8 @@ class ProcessPool:
         directory: Directory that the forkserver starts in. Task code may change the directory of this process later,
             even to a folder that is deleted.
         python_path: ``sys.path`` of the forkserver; ``None`` for the one of now.
+        logs_json: Whether loggers of the functions write lines of JSON to standard output, as those of a Lambda
+            function do.
         start_within: Time limit for that import. No run waits for it longer than *begin_within*.
         begin_within: Latest start of a function, counted from `run`; later it is not started.
         answer_within: Longest silence of the forkserver after a request. After that it counts as unresponsive,
@@ -78,6 +80,7 @@ class ProcessPool:
         *,
         directory: Path,
         python_path: Sequence[str] | None = None,
+        logs_json: bool = False,
         start_within: timedelta = timedelta(seconds=15),
         begin_within: timedelta = timedelta(seconds=5),
         answer_within: timedelta = timedelta(seconds=3),
@@ -87,6 +90,7 @@ class ProcessPool:
             package,
             directory=str(directory),
             python_path=tuple(sys.path if python_path is None else python_path),
+            logs_json=logs_json,
             start_within=start_within,
             answer_within=answer_within,
         )

@@ -28,6 +28,10 @@ RUN: Final = b"r"
 QUIT: Final = b"q"
 CANCEL: Final = b"c"
 
+JSON_LOG: Final = "json"
+PLAIN_LOG: Final = "plain"
+"""Arguments of the forkserver: loggers of functions write lines of JSON, or only what task modules set up."""
+
 MAX_RUN_SPEC_BYTES: Final = 48 * 1024**2
 """Well above the largest BSON document that MongoDB takes."""
 
