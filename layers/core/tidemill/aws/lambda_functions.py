@@ -10,11 +10,12 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from tidemill.errors import TidemillError
+from tidemill.errors import InvalidRequestError, Problem, TidemillError
 from tidemill.executor.scaling import LaunchError
 from tidemill.requests.events import Source
 
@@ -34,6 +35,9 @@ FIRST_TRY_SEC: Final = 30.0
 LOCAL_LIFETIME: Final = timedelta(seconds=120)
 """Assumed lifetime of a call without a Lambda context."""
 
+MAX_REMAINING: Final = timedelta(days=1)
+"""Above the lifetime of any invocation: more is no remaining time but, for example, a date."""
+
 _TRACE_START: Final = re.compile(r"\bRoot=1-(?P<second>[0-9a-f]{8})-")
 
 
@@ -43,13 +47,39 @@ def is_in_lambda() -> bool:
 
 
 def get_owner(context: LambdaContext | None) -> str:
-    """Return the owner of leases: the request id, by which the platform reports a failed invocation."""
-    return context.aws_request_id if context is not None else f"local-{os.getpid()}"
+    """Return the owner of leases: the request id, by which the platform reports a failed invocation.
+
+    Raises:
+        InvalidRequestError: *context* has no request id.
+    """
+    if context is None:
+        return f"local-{os.getpid()}"
+    request_id: object = None
+    with suppress(Exception):  # a context made by hand may raise anything
+        request_id = context.aws_request_id
+    if isinstance(request_id, str) and request_id:
+        return request_id
+    raise _refuse_context("it has no aws_request_id")
 
 
 def get_remaining(context: LambdaContext | None) -> timedelta:
-    """Return the time left of this invocation."""
-    return LOCAL_LIFETIME if context is None else timedelta(milliseconds=context.get_remaining_time_in_millis())
+    """Return the time left of this invocation.
+
+    Raises:
+        InvalidRequestError: *context* does not tell it, or tells more than `MAX_REMAINING`.
+    """
+    if context is None:
+        return LOCAL_LIFETIME
+    remaining = timedelta.max
+    with suppress(Exception):  # as above; no number of milliseconds is an exception, too
+        remaining = timedelta(milliseconds=context.get_remaining_time_in_millis())
+    if remaining <= MAX_REMAINING:
+        return remaining
+    raise _refuse_context("its get_remaining_time_in_millis() does not return the remaining time in milliseconds")
+
+
+def _refuse_context(reason: str) -> InvalidRequestError:
+    return InvalidRequestError([Problem("context", f"{reason}; pass the context of Lambda, or None")])
 
 
 def get_deadline(context: LambdaContext | None, *, margin: timedelta) -> float:

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
+from aws_lambda_powertools.utilities.typing import LambdaContext
 
+from tidemill.aws import lambda_functions
 from tidemill.errors import InvalidRequestError, TidemillError, UnavailableError, UnexpectedError
 
 MAX_FRAMES: Final = 5
@@ -48,6 +50,19 @@ class FunctionLogger(Logger):
 
     def _get_logger(self) -> logging.Logger:
         return _MANAGER.getLogger(self.service)
+
+
+def begin_invocation(logger: Logger, context: LambdaContext | None) -> None:
+    """Give the lines of *logger* the request id of *context*, in place of an earlier one.
+
+    Raises:
+        InvalidRequestError: *context* has no request id.
+    """
+    try:
+        logger.structure_logs(request_id=lambda_functions.get_owner(context))
+    except InvalidRequestError:
+        logger.structure_logs()
+        raise
 
 
 def error_fields(error: BaseException) -> dict[str, str]:

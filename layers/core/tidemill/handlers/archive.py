@@ -27,14 +27,15 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, An
     """Archive failed tasks; return the counts.
 
     Raises:
-        InvalidRequestError: The event asks for something else.
+        InvalidRequestError: The event asks for something else, or the context is unusable.
         TidemillError: MongoDB failed or refused something; the next tick continues.
     """
-    logger.structure_logs(request_id=lambda_functions.get_owner(context))
     with counting() as counts:
         try:
+            logging.begin_invocation(logger, context)
             parse_request(SweepRequest, event)
-            report = deployment().with_current_secret(lambda: _archive(context))
+            until = lambda_functions.get_deadline(context, margin=MARGIN)
+            report = deployment().with_current_secret(lambda: _archive(until=until))
             return _log_report(report, counts)
         except ArchiveError as error:
             _log_report(error.report, counts, reason=str(error))
@@ -44,10 +45,9 @@ def lambda_handler(event: object, context: LambdaContext | None) -> dict[str, An
             raise
 
 
-def _archive(context: LambdaContext | None) -> Report:
+def _archive(*, until: float) -> Report:
     try:
-        deadline = lambda_functions.get_deadline(context, margin=MARGIN)
-        return archive(deployment().archive_context, until=deadline)
+        return archive(deployment().archive_context, until=until)
     except ArchiveError as error:
         if isinstance(error.errors[0], CredentialsError):
             raise error.errors[0] from None

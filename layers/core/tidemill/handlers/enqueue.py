@@ -96,8 +96,13 @@ def lambda_handler(
     Raises:
         TidemillError: A direct event is not stored. Lambda repeats an asynchronous invocation twice and then sends the
             event to the queue of retries.
+        InvalidRequestError: The context is unusable. SQS delivers its messages again.
     """
-    logger.structure_logs(request_id=lambda_functions.get_owner(context))
+    try:
+        logging.begin_invocation(logger, context)
+    except InvalidRequestError as error:
+        logging.log_failure(logger, error)
+        raise
     with pymongo.timeout(request_budget_sec):
         answer = _answer(event, context)
     _retry_wake()
@@ -133,6 +138,11 @@ def _enqueue_redelivered(messages: Sequence[Mapping[str, Any]], context: LambdaC
 
     An error that every message would have ends the batch. A fault of one message does not delay the rest.
     """
+    try:
+        lambda_functions.get_remaining(context)
+    except InvalidRequestError as error:
+        logging.log_failure(logger, error)
+        raise
     left: list[str] = []
     is_sqs_away = False
     for index, message in enumerate(messages):

@@ -60,7 +60,7 @@ def lambda_handler(
         emit_interval_sec: Limit of the time that metrics wait in memory.
 
     Raises:
-        InvalidRequestError: The event asks for something else.
+        InvalidRequestError: The event asks for something else, or the context is unusable.
         UnavailableError: MongoDB failed. Unconfirmed outcomes are left to the leases.
     """
     with counting(apart=True, emit_interval_sec=emit_interval_sec) as counts:
@@ -98,12 +98,12 @@ def _find_unconfirmed(report: Report) -> UnavailableError | None:
 
 
 def _run_tasks(event: object, context: LambdaContext | None, counts: Counts, timing: Timing) -> Report:
-    logger.structure_logs(request_id=lambda_functions.get_owner(context))
+    aws_logging.begin_invocation(logger, context)
     lifetime = lambda_functions.get_remaining(context)
     request = parse_request(ExecuteRequest, event)
     launcher = None
     if context is not None and lambda_functions.is_in_lambda():  # a context made by hand may have no ARN
-        launcher = deployment().make_launcher(context.invoked_function_arn)
+        launcher = deployment().make_launcher(getattr(context, "invoked_function_arn", None))
 
     def run() -> Report:
         warm = deployment()

@@ -11,7 +11,6 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from tidemill.admin.api import OPERATIONS, Refusal, bound_answer, build_refusal, operate, read_operation
 from tidemill.admin.context import AdminContext
 from tidemill.admin.responses import ExportResponse
-from tidemill.aws import lambda_functions
 from tidemill.aws import logging as aws_logging
 from tidemill.aws.metrics import counting
 from tidemill.bootstrap import deployment
@@ -40,8 +39,8 @@ def lambda_handler(
         context: The Lambda context.
         request_budget_sec: Limit of MongoDB's time over an operation other than an export.
     """
-    logger.structure_logs(request_id=lambda_functions.get_owner(context))
     try:
+        aws_logging.begin_invocation(logger, context)
         request = read_operation(event)
         with pymongo.timeout(EXPORT_BUDGET_SEC if request.op == "dlq.export" else request_budget_sec):
             response = operate(request, deployment().with_current_secret(_open_context))

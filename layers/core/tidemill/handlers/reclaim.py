@@ -42,12 +42,12 @@ def lambda_handler(event: Any, context: LambdaContext | None) -> dict[str, Any]:
     """Reclaim, expire, adopt and quarantine tasks; return the counts.
 
     Raises:
-        InvalidRequestError: The event is neither a tick nor the failure of an executor.
+        InvalidRequestError: The event is neither a tick nor the failure of an executor, or the context is unusable.
         TidemillError: MongoDB failed or refused something; the next tick continues.
     """
-    logger.structure_logs(request_id=lambda_functions.get_owner(context))
     with counting() as counts:
         try:
+            logging.begin_invocation(logger, context)
             return _sweep(event, context, counts)
         except Exception as error:
             logging.log_failure(logger, error)
@@ -58,7 +58,8 @@ def _sweep(event: Any, context: LambdaContext | None, counts: Counts) -> dict[st
     owner = find_dead_owner(event)
     if owner is None:
         parse_request(SweepRequest, event)
-    missing, report = deployment().with_current_secret(lambda: _reclaim(owner, context, counts))
+    until = lambda_functions.get_deadline(context, margin=MARGIN)
+    missing, report = deployment().with_current_secret(lambda: _reclaim(owner, counts, until=until))
     _count(report, counts)
     log = logger.warning if missing else logger.info
     log("reclaimed", extra={"dead_owner": owner, "missing_indexes": list(missing), **report})
@@ -67,13 +68,10 @@ def _sweep(event: Any, context: LambdaContext | None, counts: Counts) -> dict[st
     return report | {"missing_indexes": list(missing)}
 
 
-def _reclaim(
-    owner: str | None, context: LambdaContext | None, counts: Counts
-) -> tuple[tuple[str, ...], dict[str, int]]:
+def _reclaim(owner: str | None, counts: Counts, *, until: float) -> tuple[tuple[str, ...], dict[str, int]]:
     missing = deployment().create_missing_indexes()
     reclaim_context = replace(deployment().reclaim_context, observe=partial(_report_attempt, counts))
-    deadline = lambda_functions.get_deadline(context, margin=MARGIN)
-    return missing, reclaim(reclaim_context, until=deadline, dead_owner=owner)
+    return missing, reclaim(reclaim_context, until=until, dead_owner=owner)
 
 
 def _report_attempt(counts: Counts, settlement: Settlement) -> None:
