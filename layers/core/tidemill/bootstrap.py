@@ -49,6 +49,7 @@ from tidemill.runner.output import quiet_drivers
 from tidemill.runner.process_pool import ProcessPool
 from tidemill.store import connection
 from tidemill.store.connection import limit_time, open_tasks, translate_errors, with_majority, with_prefix
+from tidemill.store.index_obstacles import explain_obstacles
 from tidemill.store.mark import require_mark
 
 _T = TypeVar("_T")
@@ -267,7 +268,7 @@ class Deployment:
             Launcher(lambda_functions.Starter(function, source="wake").check).launch(timeout_sec=WAKE_TIMEOUT_SEC)
 
     def create_missing_indexes(self) -> tuple[str, ...]:
-        """Create the missing indexes that take little time; return the names of the rest, or the error.
+        """Create the missing indexes that take little time; return the names of the rest, or what stands against them.
 
         Once nothing is missing, later calls do nothing until `reset`. An error of the database is returned, not
         raised: an index must not keep reclaim from its work, least of all the tasks of a dead executor.
@@ -282,7 +283,7 @@ class Deployment:
         except (RetentionError, UnavailableError) as error:
             return (str(error),)
         except RefusedError as error:
-            return (f"{error}: run `tidemill indexes`",)
+            return self._explain_refusal(error)
         if names:
             del self._missing_indexes
         return names
@@ -292,6 +293,14 @@ class Deployment:
         with translate_errors():
             missing = indexes.maintain(self.database("reclaim"), retention=self.settings.retention)
         return tuple(index.name for index in missing)
+
+    def _explain_refusal(self, error: RefusedError) -> tuple[str, ...]:
+        """Return a sentence for each index that documents stand against, or the *error* of the database."""
+        db = self.database("reclaim")
+        sentences: tuple[str, ...] = ()
+        with suppress(TidemillError), translate_errors():
+            sentences = explain_obstacles(db, indexes.find_missing(db))
+        return sentences or (f"{error}: run `tidemill indexes`",)
 
     def make_waker(
         self, uptime: Callable[[], float], *, wait: Callable[[Event, float], bool] = Event.wait

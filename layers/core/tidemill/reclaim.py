@@ -14,11 +14,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from bson.raw_bson import RawBSONDocument
+
 from tidemill.clock import Clock
 from tidemill.control import semaphores
 from tidemill.control.queues import PressureMonitor
 from tidemill.documents import DEAD_LETTERS, decode, missing_fields
-from tidemill.errors import CredentialsError, TidemillError
+from tidemill.errors import CredentialsError, MissingIndexError, TidemillError
 from tidemill.model import (
     OUTCOME_NAMES,
     Cancelled,
@@ -305,7 +307,7 @@ class PendingSweep:
     def adopt(self) -> bool:
         """Complete unclaimable documents if their missing fields can be derived; quarantine the rest unchanged."""
         now = self._context.clock.now()
-        found = recovery.find_unclaimable(self._context.tasks, limit=BATCH_SIZE, excluded_ids=self._skipped_ids)
+        found = self._find_unclaimable()
         verdicts = [
             (decode(raw)["_id"], missing_fields(raw, now=now, adopt_as=self._context.adopt_as)) for raw in found
         ]
@@ -318,6 +320,16 @@ class PendingSweep:
         ids = [task_id for task_id, _ in verdicts]
         changed, refused = quarantined.changed + adopted.changed, quarantined.refused + adopted.refused
         return self._record_tries(ids, changed=changed, refused=refused)
+
+    def _find_unclaimable(self) -> list[RawBSONDocument]:
+        tasks, skipped_ids = self._context.tasks, self._skipped_ids
+        try:
+            return recovery.find_unclaimable(tasks, limit=BATCH_SIZE, excluded_ids=skipped_ids)
+        except MissingIndexError:
+            found = recovery.find_unindexable(tasks, limit=BATCH_SIZE, excluded_ids=skipped_ids)
+            if not found:
+                raise
+            return found  # without these documents the index can be built
 
     def _record_tries(self, ids: Sequence[TaskId], *, changed: int, refused: int) -> bool:
         self._report["write_rejected"] += refused

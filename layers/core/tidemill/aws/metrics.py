@@ -32,6 +32,7 @@ Counter: TypeAlias = Literal[
     "retry_exhausted_total",  # failed for good with no retry left, by the last attempt or with its worker
     "recycled",  # executors that ended their process on purpose, without a failure; an error to Lambda
     "failed_exports",  # puts that failed, and dead letters that the bucket refused
+    "missing_indexes",  # indexes that reclaim could not make, by each of its runs
 ]
 """A number that is added up over a period; written only above zero."""
 

@@ -27,8 +27,9 @@ from tidemill.cli.commands import Command, is_json_wanted, parse_setting, parse_
 from tidemill.cli.output import MAX_ID, clean, print_json, print_text, shorten, warn
 from tidemill.clock import ServerClock
 from tidemill.documents import DEAD_LETTERS
-from tidemill.errors import InvalidRequestError, Problem, TidemillError
+from tidemill.errors import CredentialsError, InvalidRequestError, Problem, RefusedError, TidemillError
 from tidemill.store.connection import translate_errors
+from tidemill.store.index_obstacles import explain_obstacles
 from tidemill.store.mark import refuse_foreign
 from tidemill.text import format_duration
 
@@ -43,6 +44,9 @@ MAX_PAGES: Final = 10
 
 MAX_ROWS: Final = MAX_PAGES * MAX_LIMIT
 """Upper limit of ``--limit``."""
+
+_SEARCH_TIMEOUT_SEC: Final = 300.0
+"""Limit of the search for documents that stand against an index, also in a large collection."""
 
 
 def open_database() -> Database[Any]:
@@ -93,6 +97,7 @@ def create_indexes(**options: timedelta | None) -> None:
     db = deployment().database("cli")
     changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     retention = replace(deployment().settings.retention, **changes)
+    refusals: list[RefusedError] = []
     with translate_errors():
         missing = indexes.find_missing(db)
         with pymongo.timeout(None):  # an index of millions of tasks takes minutes
@@ -101,14 +106,30 @@ def create_indexes(**options: timedelta | None) -> None:
                 print_text(
                     f"creating {index.name} of {index.collection}{lifetime and f', entries kept for {lifetime}'}"
                 )
-                indexes.create(db, (index,), retention=retention)
+                refusals += _create_index(db, index, retention)
             for name, value in changes.items():
                 is_of_dead = name == "dead_letters"
                 changed = tuple(index for index in indexes.INDEXES if (index.collection == DEAD_LETTERS) == is_of_dead)
                 indexes.create(db, changed, retention=retention)
                 retained, variable = _RETAINED[name]
                 print_text(f"{retained} are kept for {format_duration(value)}, until reclaim sets its {variable}")
+    if refusals:
+        raise RefusedError(refusals[0].code, "; ".join(map(str, refusals)))
     print_text(f"{len(indexes.INDEXES)} indexes exist, {len(missing)} of them new")
+
+
+def _create_index(db: Database[Any], index: indexes.Index, retention: indexes.Retention) -> list[RefusedError]:
+    """Create *index*; return the refusal if MongoDB refuses it, so that the other indexes are still made."""
+    try:
+        with translate_errors():
+            indexes.create(db, (index,), retention=retention)
+    except CredentialsError:
+        raise
+    except RefusedError as error:
+        obstacles = explain_obstacles(db, (index,), timeout_sec=_SEARCH_TIMEOUT_SEC)
+        sentence = obstacles[0] if obstacles else f"{index.name} of {index.collection}: {error}"
+        return [RefusedError(error.code, sentence)]
+    return []
 
 
 class RefusedByFunctionError(TidemillError):

@@ -61,6 +61,7 @@ def _sweep(event: Any, context: LambdaContext | None, counts: Counts) -> dict[st
     until = lambda_functions.get_deadline(context, margin=MARGIN)
     missing, report = deployment().with_current_secret(lambda: _reclaim(owner, counts, until=until))
     _count(report, counts)
+    counts.count("missing_indexes", len(missing))
     log = logger.warning if missing else logger.info
     log("reclaimed", extra={"dead_owner": owner, "missing_indexes": list(missing), **report})
     if owner is not None:

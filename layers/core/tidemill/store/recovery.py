@@ -19,6 +19,7 @@ from tidemill.model import LANES, Malformed, Reason, Task, TaskId
 from tidemill.policy.scheduling import EXPIRED
 from tidemill.store.claims import COUNTABLE_ATTEMPTS
 from tidemill.store.connection import Tasks, translate_errors
+from tidemill.store.index_obstacles import match_lists
 from tidemill.store.scan import list_queues
 from tidemill.store.tasks import WITHOUT_PAYLOAD
 from tidemill.store.writes import WriteCounts, write_each
@@ -41,6 +42,8 @@ _OTHER_TYPES: Final = [
 ]  # fmt: skip
 _TYPES_BUT_TEXT: Final = [*_OTHER_TYPES, "date"]
 _TYPES_BUT_DATE: Final = [*_OTHER_TYPES, "string", "symbol"]
+
+_CLAIM_INDEX: Final = next(index for index in indexes.INDEXES if index.name == indexes.CLAIM)
 
 _IS_WHOLE_LEASE: Final = {
     "$and": [
@@ -116,6 +119,17 @@ def find_unclaimable(tasks: Tasks, *, limit: int, excluded_ids: Sequence[TaskId]
         with translate_errors():
             found += tasks.aggregate(stages, hint=indexes.CLAIM, batchSize=left + 1)
     return found
+
+
+def find_unindexable(tasks: Tasks, *, limit: int, excluded_ids: Sequence[TaskId] = ()) -> list[RawBSONDocument]:
+    """Return pending documents that the claim index cannot hold, while it is missing because of them.
+
+    It reads the whole collection. Ids and payloads are left out as by `find_unclaimable`.
+    """
+    unindexable = {"status": "pending"} | match_lists(_CLAIM_INDEX) | _exclude(excluded_ids)
+    stages: list[dict[str, Any]] = [{"$match": unindexable}, {"$limit": limit}, WITHOUT_PAYLOAD]
+    with translate_errors():
+        return list(tasks.aggregate(stages, hint={"$natural": 1}, batchSize=limit + 1))
 
 
 def adopt(tasks: Tasks, adoptions: Sequence[tuple[TaskId, dict[str, Any]]]) -> WriteCounts:
