@@ -117,6 +117,20 @@ def test_until_empty_it_runs_what_is_due_and_leaves(yard: Yard) -> None:
     assert (ended.status, ended.out[1:], ended.err) == (0, ["stopped: 20 claimed, 20 done"], [])
 
 
+def test_without_the_index_of_keys_it_warns_and_works(yard: Yard) -> None:  # A14
+    yard.db["tasks"].drop_index("key")
+    yard.add("note", 2)
+
+    ended = yard.process("--until-empty", LINGER_SEC="0").ended()
+
+    assert (ended.status, ended.out[1:]) == (0, ["stopped: 2 claimed, 2 done"])
+    [warning] = ended.err
+    assert warning.startswith(
+        "tidemill: warning: an index is missing (key), so enqueues with an idempotency key or the"
+    )
+    assert warning.endswith("may fail: run `tidemill indexes`")
+
+
 def test_asked_to_stop_it_lets_what_runs_end_and_gives_back_the_rest(yard: Yard) -> None:
     ids = yard.add("wait", 2) + yard.add("await") + yard.add("apart")
     worker = yard.worker("--concurrency", "4")

@@ -45,6 +45,11 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ERROR_POLL_SEC: Final = 0.25
 """Time between two looks at the worker's errors while no signal comes."""
 
+_UNUSED_INDEXES: Final = frozenset({indexes.KEY, indexes.FAILED})
+"""Indexes of tasks that a worker does not need."""
+
+_WITHOUT_THEM: Final = "enqueues with an idempotency key or the archive may fail"
+
 _MAX_READ_BYTES: Final = 64
 """Signal numbers read at once, one byte each."""
 
@@ -110,7 +115,9 @@ def work(*, until_empty: bool, package: str | None, **choices: Any) -> None:  # 
         package = package or deployment().settings.task_package
         runtime = deployment().make_worker_runtime(package)
         options = _build_options(**choices)
-        _require_indexes(runtime.tasks.database)
+        warning = _require_indexes(runtime.tasks.database)
+        if warning is not None:
+            streams.warn(warning)
         for queue in options.queues:
             _warn_if_unknown(runtime.tasks.database, queue, streams)
         watch.begin()
@@ -140,11 +147,19 @@ def _build_options(
     )
 
 
-def _require_indexes(db: Database[Any]) -> None:
+def _require_indexes(db: Database[Any]) -> str | None:
+    """Return a warning if an index is missing that only others need.
+
+    Raises:
+        MissingIndexError: The worker could not claim or settle tasks.
+    """
     with translate_errors():
-        missing = indexes.find_missing(db)
-    if any(index.collection == TASKS and not index.expires for index in missing):
+        missing = {index.name for index in indexes.find_missing(db) if index.collection == TASKS and not index.expires}
+    if missing - _UNUSED_INDEXES:
         raise MissingIndexError(TASKS)
+    if not missing:
+        return None
+    return f"warning: an index is missing ({', '.join(sorted(missing))}), so {_WITHOUT_THEM}: run `tidemill indexes`"
 
 
 def _warn_if_unknown(db: Database[Any], queue: str, streams: OwnStreams) -> None:
