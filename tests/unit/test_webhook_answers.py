@@ -128,6 +128,59 @@ def test_an_early_refusal_counts_although_the_body_was_not_read() -> None:
         assert refusal(Fail, server.url, body="x" * 8_000_000).code == "http_413"
 
 
+def saying(*parts: bytes) -> Talk:
+    """Say *parts* in pieces of their own, after the request has begun, and close."""
+
+    def talk(conn: socket.socket, _over: Event) -> None:
+        conn.recv(65536)
+        for part in parts:
+            conn.sendall(part)
+
+    return talk
+
+
+INTERIM = {
+    "processing": b"HTTP/1.1 102 Processing\r\n\r\n",
+    "early hints": b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n",
+    "of no name": b"HTTP/1.1 199 \r\nRetry-After: 3600\r\nContent-Length: 7\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "one after the other": b"HTTP/1.1 100 Go\r\n\r\nHTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n",
+}
+"""Each begins an answer, and none of them is the answer."""
+
+
+@pytest.mark.parametrize("interim", INTERIM.values(), ids=INTERIM)
+@pytest.mark.parametrize("is_at_once", [True, False], ids=["at once", "in two pieces"])
+def test_a_1xx_is_not_the_answer_to_a_webhook(interim: bytes, *, is_at_once: bool) -> None:
+    # N80
+    final = b"HTTP/1.1 204 No Content\r\n\r\n"
+    with raw_receiver(saying(interim + final) if is_at_once else saying(interim, final)) as server:
+        assert deliver(Webhook(url=server.url), CTX, sender=LOOPBACK)["status"] == 204
+
+
+def test_the_answer_after_a_1xx_decides_and_brings_its_own_headers() -> None:
+    # N80
+    final = b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
+    with raw_receiver(saying(INTERIM["of no name"] + final)) as server:
+        error = refusal(Retry, server.url)
+    with raw_receiver(saying(INTERIM["of no name"] + final.replace(b"Retry-After: 7", b"A: b"))) as server:
+        without_wait = refusal(Retry, server.url)
+
+    assert (error.code, error.after) == ("http_503", timedelta(seconds=7))
+    assert (without_wait.code, without_wait.after) == ("http_503", None)
+
+
+def test_a_connection_that_ends_after_a_1xx_is_no_answer() -> None:
+    # N80
+    with raw_receiver(saying(INTERIM["early hints"])) as server:
+        assert refusal(Retry, server.url).code == "connection"
+
+
+def test_a_switch_of_protocols_that_nobody_asked_for_is_final() -> None:
+    # N80: what follows a 101 is no HTTP
+    with raw_receiver(saying(b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\n\r\n\x81\x05hello")) as server:
+        assert refusal(Fail, server.url).code == "http_101"
+
+
 @pytest.mark.parametrize(
     "talk",
     [silent, dripping(b""), dripping(b"HTTP/1.1 200 OK\r\nX-Slow: ")],
@@ -195,11 +248,12 @@ def test_a_slow_or_broken_body_does_not_undo_a_success(start: bytes) -> None:
     [
         (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
         (b"", b"HTTP/1.1 100 Continue\r\nA: b\r\n\r\n" * 100),
+        (b"", b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n" * 100),
         (b"HTTP/1.1 200 OK\r\nA: ", b"x" * 65536),
         (b"HTTP/1.1 200 OK\r\n", b"A: b\r\n" * 100),
         (b"", b"HTTP/1.1 200 " + b"x" * 65536),
     ],
-    ids=["interim", "interim with headers", "long header", "many headers", "long status"],
+    ids=["interim", "interim with headers", "early hints", "long header", "many headers", "long status"],
 )
 def test_an_endless_answer_ends_with_the_time_or_before(start: bytes, piece: bytes) -> None:
     with raw_receiver(_flooding(start, piece)) as server:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import cache
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from ssl import SSLContext, SSLEOFError, SSLError, create_default_context
 from threading import Lock
 from time import monotonic
@@ -83,6 +83,7 @@ def post(route: Route, *, headers: Mapping[str, str], body: bytes, deadline: Dea
     with closing(_connect(route, deadline)) as raw, _open_stream(raw, route, deadline=deadline, tls=tls) as sock:
         conn = HTTPConnection(route.target.host)
         conn.auto_open = 0  # otherwise it would connect to the name
+        conn.response_class = _FinalResponse
         conn.sock = cast(socket.socket, _DeadlineSocket(sock, deadline))
         # A server that refuses early may close before it has read everything; its answer can still be read.
         with suppress(BrokenPipeError, ConnectionResetError, SSLEOFError):
@@ -176,6 +177,19 @@ def _open_stream(sock: socket.socket, route: Route, *, deadline: Deadline, tls: 
     sock.settimeout(deadline.remaining_sec())
     with tls().wrap_socket(sock, server_hostname=route.target.host) as stream:
         yield stream
+
+
+class _FinalResponse(HTTPResponse):
+    """The response that decides. http.client skips 100 alone of the interim ones, like 103 Early Hints.
+
+    101 is final: nothing asked to switch protocols, and no HTTP follows.
+    """
+
+    def begin(self) -> None:
+        super().begin()
+        while self.status // 100 == 1 and self.status != HTTPStatus.SWITCHING_PROTOCOLS:
+            self.headers = None  # type: ignore[assignment] # begin reads the next response only without them
+            super().begin()
 
 
 class _DeadlineSocket:
