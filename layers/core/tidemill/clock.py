@@ -1,12 +1,14 @@
-"""Clock of MongoDB's primary. All processes compare due times and leases with this clock, not with their own."""
+"""Clock of MongoDB's primary, which due times and leases are compared with, and the clock that measures durations."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 from pymongo.database import Database
 
@@ -22,6 +24,18 @@ RETRY_AFTER_SEC = 5.0
 
 SLOW_SAMPLE_SEC = 0.1
 """Duration of a sample above which a second sample is taken."""
+
+
+read_monotonic: Final[Callable[[], float]] = (
+    time.monotonic
+    if sys.platform == "win32"
+    else partial(time.clock_gettime, getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC))
+)
+"""Returns the reading of ``time.monotonic``, also if a test has frozen or moved the time of its process.
+
+Tools for that replace `time.monotonic`. Limits of attempts would never be reached, or all at once. macOS has
+``CLOCK_UPTIME_RAW``.
+"""
 
 
 class Uptime:

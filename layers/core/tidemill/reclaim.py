@@ -6,7 +6,6 @@ Every write is guarded by the lease that was read, so two runs may overlap, and 
 from __future__ import annotations
 
 import random
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import Final
 
 from bson.raw_bson import RawBSONDocument
 
-from tidemill.clock import Clock
+from tidemill.clock import Clock, read_monotonic
 from tidemill.control import semaphores
 from tidemill.control.queues import PressureMonitor
 from tidemill.documents import DEAD_LETTERS, decode, missing_fields
@@ -93,7 +92,7 @@ class ReclaimContext:
     adopt_as: str | None = None
     observe: Callable[[Settlement], None] = lambda _: None
     rng: random.Random = field(default_factory=random.Random)
-    monotonic: Callable[[], float] = time.monotonic
+    monotonic: Callable[[], float] = read_monotonic
     batch_timeout_sec: float = BATCH_TIMEOUT_SEC
     batch_timeout_after_error_sec: float = BATCH_TIMEOUT_AFTER_ERROR_SEC
 

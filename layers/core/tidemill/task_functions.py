@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-import time
 import types
 import typing
 from collections.abc import Callable, Mapping, MutableMapping
@@ -21,6 +20,7 @@ from uuid import UUID
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
+from tidemill.clock import read_monotonic
 from tidemill.errors import Fail, RegistrationError
 from tidemill.model import TaskId
 from tidemill.requests.validation import problems
@@ -44,7 +44,7 @@ _NO_OBJECTS: Final = (str, int, float, complex, bytes, list, tuple, set, frozens
 class TaskContext:
     """Context of a running task function.
 
-    ``attempt`` is 1 for the first run. ``deadline`` is a reading of ``time.monotonic``. ``correlation_id`` and
+    ``attempt`` is 1 for the first run. ``deadline`` is a reading of the real ``time.monotonic``. ``correlation_id`` and
     ``traceparent`` (W3C Trace Context) come from the request that enqueued the task; pass them on.
     """
 
@@ -57,8 +57,8 @@ class TaskContext:
     _cancelled: Event = field(default_factory=Event, repr=False)
 
     def remaining(self) -> timedelta:
-        """Return the time until this attempt times out; never negative."""
-        return timedelta(seconds=max(self.deadline - time.monotonic(), 0.0))
+        """Return the time until this attempt times out; never negative. Tests cannot freeze it."""
+        return timedelta(seconds=max(self.deadline - read_monotonic(), 0.0))
 
     def cancelled(self) -> bool:
         """Return True if a cancellation of this task was requested. The executor checks once a second."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal, TypeVar
 
-from tidemill.clock import Clock
+from tidemill.clock import Clock, read_monotonic
 from tidemill.control.fleet import Subscription
 from tidemill.errors import TidemillError
 from tidemill.executor.lifetime import TIMING, Lifetime, Timing
@@ -127,7 +126,7 @@ class Runtime:
     timing: Timing = TIMING
     make_prefetch: Callable[[Timing], Prefetch] = Prefetch
     rng: random.Random = field(default_factory=random.Random)
-    monotonic: Callable[[], float] = time.monotonic
+    monotonic: Callable[[], float] = read_monotonic
 
     def queue_choices(self, queue: str, options: ExecutionOptions) -> QueueChoices:
         """Return the choices for *queue* of an execution with *options*.

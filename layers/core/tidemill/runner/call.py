@@ -22,6 +22,7 @@ from bson.raw_bson import RawBSONDocument
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
+from tidemill.clock import read_monotonic
 from tidemill.documents import decode
 from tidemill.model import Failure
 from tidemill.policy.failures import COMMON, Rules, classify, find_snooze_request, truncate_text, type_name
@@ -237,6 +238,8 @@ class EventLoop:
     def __init__(self) -> None:
         self._threads = _Threads()
         self._loop = asyncio.new_event_loop()
+        with contextlib.suppress(AttributeError):  # loops of other libraries may have a clock in C
+            self._loop.time = read_monotonic  # type: ignore[method-assign]
         self._loop.set_default_executor(self._threads)
         self._task: asyncio.Task[Any] | None = None
         self._generators = weakref.WeakSet[AsyncGenerator[Any, Any]]()

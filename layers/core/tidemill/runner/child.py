@@ -15,10 +15,10 @@ import signal
 import socket
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Final, NoReturn
 
+from tidemill.clock import read_monotonic
 from tidemill.registry import Registry, TaskType
 from tidemill.runner.call import Coroutines, run_function
 from tidemill.runner.process_protocol import (
@@ -125,7 +125,7 @@ def _run_and_answer(run_socket: socket.socket, spec: RunSpec, task_type: TaskTyp
         task_id=spec.task_id,
         attempt=spec.attempt,
         is_last_attempt=spec.is_last_attempt,
-        deadline=time.monotonic() + spec.timeout.total_seconds(),
+        deadline=read_monotonic() + spec.timeout.total_seconds(),
         correlation_id=spec.correlation_id,
         traceparent=spec.traceparent,
         _cancelled=cancelled,

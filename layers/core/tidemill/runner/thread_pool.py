@@ -10,11 +10,11 @@ import contextlib
 import functools
 import queue
 import threading
-import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
+from tidemill.clock import read_monotonic
 from tidemill.errors import IsolationError
 from tidemill.model import Task, TaskId
 from tidemill.registry import TaskType
@@ -41,7 +41,7 @@ class ThreadPool:
     """
 
     def __init__(
-        self, size: int, *, monotonic: Callable[[], float] = time.monotonic, isolation: IsolatedRunner | None = None
+        self, size: int, *, monotonic: Callable[[], float] = read_monotonic, isolation: IsolatedRunner | None = None
     ) -> None:
         self._size = size
         self._monotonic = monotonic
@@ -146,9 +146,9 @@ class ThreadPool:
 
     def abandoned_threads(self, *, wait: float = 0.0) -> int:
         """Return the number of abandoned threads that still run, after at most *wait* seconds for them to end."""
-        until = time.monotonic() + wait
+        until = read_monotonic() + wait
         for worker in self._abandoned:
-            while worker.thread.is_alive() and (remaining := until - time.monotonic()) > 0:
+            while worker.thread.is_alive() and (remaining := until - read_monotonic()) > 0:
                 self._interrupt_cancelled(self._monotonic())
                 worker.thread.join(min(remaining, _JOIN_POLL_INTERVAL_SEC))
         return sum(worker.thread.is_alive() for worker in self._abandoned)

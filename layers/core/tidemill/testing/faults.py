@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from pymongo.database import Database
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from tidemill.client import Queue
-from tidemill.clock import Clock, ServerClock
+from tidemill.clock import Clock, ServerClock, read_monotonic
 from tidemill.control.queues import OptionsReader
 from tidemill.model import RetryPolicy, Task
 from tidemill.policy.retry import DEFAULT, resolve_policy
@@ -164,7 +163,7 @@ def reclaim_now(queue: Where, *, now: datetime | None = None, registry: Registry
     )
     report = Counter[str]()
     for owner in (*_list_owners(tasks), None):
-        report.update(reclaim(reclaim_context, until=time.monotonic() + RECLAIM_TIMEOUT_SEC, dead_owner=owner))
+        report.update(reclaim(reclaim_context, until=read_monotonic() + RECLAIM_TIMEOUT_SEC, dead_owner=owner))
     return {name: report[name] for name in NAMES}
 
 

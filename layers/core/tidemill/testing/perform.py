@@ -21,6 +21,7 @@ import bson
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
+from tidemill.clock import read_monotonic
 from tidemill.documents import decode
 from tidemill.errors import Fail, Problem, TaskTimeoutError, UnknownTaskError
 from tidemill.model import TaskId
@@ -138,7 +139,7 @@ def task_context(
         task_id=ObjectId() if task_id is None else task_id,
         attempt=attempt,
         is_last_attempt=is_last_attempt,
-        deadline=time.monotonic() + remaining.total_seconds(),
+        deadline=read_monotonic() + remaining.total_seconds(),
         _cancelled=event,
     )
 
@@ -173,7 +174,7 @@ class FakeContext:
         remaining: timedelta = timedelta(seconds=120),
         *,
         request_id: str | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = read_monotonic,
     ) -> None:
         self.aws_request_id = request_id or str(uuid.uuid4())
         self._monotonic = monotonic
@@ -286,8 +287,8 @@ class WatchedRegistry(Registry):
 
     def wait(self, *, seconds: float) -> None:
         """Return once no function runs, or after *seconds*."""
-        deadline = time.monotonic() + seconds
-        while self._running and time.monotonic() < deadline:
+        deadline = read_monotonic() + seconds
+        while self._running and read_monotonic() < deadline:
             time.sleep(_POLL_SEC)
 
     def _call(self, task_type: TaskType, payload: dict[str, Any], ctx: TaskContext) -> Any:  # noqa: ANN401
