@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import warnings
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from tidemill import Fail, InvalidRequestError, Snooze, TaskContext, UnknownTaskError
+from tidemill import Fail, InvalidRequestError, Queue, Snooze, TaskContext, UnknownTaskError
 from tidemill.registry import Registry
-from tidemill.testing import perform, task_context
+from tidemill.testing import drain, perform, task_context
 
 HOUR = timedelta(hours=1)
 
@@ -55,6 +57,51 @@ def test_and_from_within_an_event_loop_on_another_thread(registry: Registry) -> 
     registry.task("mail")(mail)
 
     assert asyncio.run(test()) == "sent"
+
+
+class _Promise:
+    def __await__(self) -> Any:
+        return asyncio.sleep(0, "sent").__await__()
+
+
+@pytest.mark.parametrize("kind", ["async def", "returned coroutine", "other awaitable"])
+def test_on_the_thread_of_an_event_loop_it_says_what_to_do(registry: Registry, kind: str) -> None:
+    # N15b
+    async def mail(_payload: dict[str, Any]) -> str:
+        return await asyncio.sleep(0, "sent")
+
+    kinds: dict[str, Any] = {
+        "async def": mail,
+        "returned coroutine": lambda payload: mail(payload),  # noqa: PLW0108 - a plain function
+        "other awaitable": lambda _payload: _Promise(),
+    }
+    registry.task("mail")(kinds[kind])
+
+    async def test() -> Any:
+        with pytest.raises(RuntimeError, match=r"async.*use await asyncio\.to_thread\(perform, 'mail', \.\.\.\)$"):
+            perform("mail", {}, registry=registry)
+        return await asyncio.to_thread(perform, "mail", {}, registry=registry)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert asyncio.run(test()) == "sent"
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
+
+
+def test_a_plain_function_and_a_drain_need_no_thread_inside_an_event_loop(registry: Registry, queue: Queue) -> None:
+    # N15b
+    async def mail(_payload: dict[str, Any]) -> str:
+        return await asyncio.sleep(0, "sent")
+
+    registry.task("mail")(mail)
+    registry.task("add")(lambda payload: payload["n"] + 1)
+    queue.enqueue("mail", {})
+
+    async def test() -> tuple[Any, int]:
+        return perform("add", {"n": 1}, registry=registry), drain(queue, registry=registry).done
+
+    assert asyncio.run(test()) == (2, 1)
 
 
 @pytest.mark.parametrize("error", [Fail("no"), Snooze(HOUR), ConnectionError("refused"), SystemExit(3)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 import logging
@@ -95,6 +96,7 @@ def perform(
     Raises:
         UnknownTaskError: No function is registered as *name*.
         InvalidRequestError: The payload could not be enqueued.
+        RuntimeError: The function is async, and this thread runs an event loop.
         Exception: The error of the function; `Fail`, if the payload does not fit its model, or if the body of the
             function has not run, because it returned a generator, for example.
     """
@@ -111,11 +113,27 @@ def perform(
         task_id=task_id,
     )
     stored = decode(RawBSONDocument(bson.encode(new_task(name=name, payload=payload).payload)))
-    result = run_to_end(lambda: task_type.call(stored, ctx))
+    result = run_to_end(lambda: _refuse_in_loop(name, task_type.call(stored, ctx)))
     unrun = explain_unrun(result)
     if unrun is not None:
         raise Fail(unrun, code=NOT_RUN)
     return result
+
+
+def _refuse_in_loop(name: str, value: Any) -> Any:  # noqa: ANN401 - functions return anything
+    """Return *value*, unless it must be awaited and this thread runs an event loop, which cannot run a second one."""
+    if not inspect.isawaitable(value):
+        return value
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return value
+    if inspect.iscoroutine(value):
+        value.close()  # otherwise Python warns that nothing has awaited it
+    raise RuntimeError(
+        f"perform cannot run {name!r}: it is async, and this thread runs an event loop already; "
+        f"use await asyncio.to_thread(perform, {name!r}, ...)"
+    )
 
 
 def task_context(
