@@ -308,7 +308,7 @@ def test_python_has_the_names_the_order_and_the_defaults_of_a_request() -> None:
 
 
 def test_a_queue_is_of_a_database(client: MongoClient[Any]) -> None:
-    with pytest.raises(TypeError, match=r'^a Queue needs a Database of pymongo, .*, not a MongoClient$'):
+    with pytest.raises(TypeError, match=r"^a Queue needs a Database of pymongo, .*, not a MongoClient$"):
         Queue(client)  # type: ignore[arg-type]
 
 
