@@ -12,6 +12,7 @@ import pytest
 from pymongo.database import Database
 from rich.cells import cell_len
 
+from tests.builders import add, document
 from tests.buried import bury, letter
 from tests.cli.conftest import Answer, CommandLine, Said
 from tidemill.admin.api import operate, read_operation
@@ -116,6 +117,49 @@ def test_a_terminal_gets_48_cells_of_an_id_and_a_pipe_all(
 
     monkeypatch.delenv("COLUMNS")
     assert [line.split()[0] for line in operator.done("dlq", "ls", "--items").lines[2:]] == [longer, whole]
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (("ConnectionError", "ConnectionError: refused (mail.py:7)"), "ConnectionError: refused (mail.py:7)"),
+        (("ValueError", "ValueError (mail.py:7)"), "ValueError (mail.py:7)"),
+        (("Fail", "Failed to send"), "Fail: Failed to send"),
+        (("gone", "no such order"), "gone: no such order"),
+        (("gone", "gone"), "gone"),
+    ],
+)
+def test_an_error_is_named_once(
+    operator: CommandLine, tasks: Tasks, dead: Tasks, died: datetime, *, error: tuple[str, str], shown: str
+) -> None:
+    # A03
+    stored = {"code": error[0], "message": error[1], "at": died}
+    bury(dead, [letter(died, _id="x", error=stored)])
+    [task_id] = add(tasks, [document(died, status="failed", reason="fatal", finished_at=died, error=stored)])
+
+    assert f"    noop: {shown}" in operator.done("dlq", "ls").lines
+    for command in (("dlq", "show", "x"), ("ops", "task", "show", str(task_id))):
+        assert facts(operator.done(*command))["last error"].startswith(f"{shown} (2")
+
+
+@pytest.mark.parametrize("columns", ["80", "60"])
+def test_a_terminal_that_is_too_narrow_for_an_error_gets_its_beginning_and_show_the_rest(
+    terminal: CommandLine, monkeypatch: pytest.MonkeyPatch, dead: Tasks, died: datetime, columns: str
+) -> None:
+    # A04
+    reason = "the receiver refused the certificate of the mail server"
+    message = f"SSLError: {reason}, which expired {'a long time ago ' * 5}(/srv/tasks/mail.py:7 in send)"
+    bury(dead, [letter(died, _id="x", error={"message": message, "code": "SSLError", "at": died})])
+    monkeypatch.setenv("COLUMNS", columns)
+
+    [sample] = [line for line in terminal.done("dlq", "ls").lines if "SSLError" in line]
+
+    width = int(columns)
+    assert len(sample) <= width
+    assert sample.endswith(" ...")
+    assert f"    noop: {message}".startswith(sample.removesuffix(" ..."))
+    assert len(sample) > width - 12
+    assert message in " ".join(terminal.done("dlq", "show", "x").out.split())
 
 
 def test_an_error_that_is_too_long_for_a_list_is_told(operator: CommandLine, dead: Tasks, died: datetime) -> None:

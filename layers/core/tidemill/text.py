@@ -25,6 +25,14 @@ def add_article(name: str) -> str:
     return f"{'an' if name[:1] in {*'aeioAEIO'} else 'a'} {name[:_MAX_WORD_CHARS]}"
 
 
+def format_error(code: str, message: str) -> str:
+    """Return *message* after its *code*, which stands there once: many messages begin with the name of their error."""
+    rest = message.removeprefix(code)
+    if not code or not message or (rest != message and not rest[:1].isalnum()):
+        return message or code
+    return f"{code}: {message}"
+
+
 def format_time(at: datetime, *, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
     """Return a time in UTC for display, without the zone."""
     return at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec=timespec)

@@ -13,6 +13,7 @@ from tidemill.cli.output import (
     ABSENT,
     MAX_ID,
     clean,
+    cut_end,
     format_facts,
     format_points,
     format_table,
@@ -20,7 +21,7 @@ from tidemill.cli.output import (
     shorten,
 )
 from tidemill.store.counts import COUNT_LIMIT
-from tidemill.text import format_duration, format_time_and_distance
+from tidemill.text import format_duration, format_error, format_time_and_distance
 
 Lines: TypeAlias = Iterator[str]
 Restored: TypeAlias = dict[str, Any]
@@ -86,7 +87,7 @@ def _format_sample(group: responses.GroupRow) -> str:
         return "    (no longer there)"
     name = shorten(clean(sample.name or "malformed"), MAX_NAME)
     text = f"{name}: {clean(_format_error(sample))}"
-    return f"    {shorten(text, max(read_line_width() or 0, 40) - 4)}"
+    return f"    {cut_end(text, max(read_line_width() or 0, 40) - 4)}"
 
 
 def _format_total(response: responses.GroupsResponse) -> str:
@@ -278,7 +279,7 @@ def _format_error(failure: responses.OtherFailure | responses.Sample) -> str:
     error: responses.ErrorView | None = failure.error
     if error is None:
         return failure.reason or _UNKNOWN
-    return error.message if error.message.startswith(error.code) else f"{error.code}: {error.message}"
+    return format_error(error.code, error.message)
 
 
 def _format_age(at: datetime | None, now: datetime) -> str:

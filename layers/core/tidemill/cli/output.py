@@ -1,7 +1,8 @@
 """Output of the commands: tables, facts, sentences and JSON on stdout, warnings on stderr.
 
-Texts may come from anybody: `clean` escapes what steers a terminal. A terminal gets lines of its width, and `shorten`
-cuts long values there. Everywhere else values are never cut, and lines are only wrapped if COLUMNS is set.
+Texts may come from anybody: `clean` escapes what steers a terminal. A terminal gets lines of its width, and
+`shorten` and `cut_end` cut long values there. Everywhere else values are never cut, and lines are only wrapped if
+COLUMNS is set.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ def render_table(table: Table, *, width: int, is_terminal: bool) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return *text*, on a terminal cut in the middle to *limit* cells: the end often holds the reason."""
+    """Return *text*, on a terminal cut in the middle to *limit* cells: two ids or names often differ at the end."""
     from rich.cells import cell_len, set_cell_size  # noqa: PLC0415
 
     if not is_terminal() or cell_len(text) <= limit:
@@ -199,6 +200,15 @@ def shorten(text: str, limit: int) -> str:
     beginning = set_cell_size(text, limit - tail - 5).rstrip()
     end = set_cell_size(text[::-1], tail).rstrip()[::-1]
     return f"{beginning} ... {end}"
+
+
+def cut_end(text: str, limit: int) -> str:
+    """Return *text*, on a terminal the first *limit* cells of it: a message begins with the reason."""
+    from rich.cells import cell_len, set_cell_size  # noqa: PLC0415
+
+    if not is_terminal() or cell_len(text) <= limit:
+        return text
+    return f"{set_cell_size(text, limit - 4).rstrip()} ..."
 
 
 def read_line_width() -> int | None:

@@ -15,7 +15,7 @@ from tidemill.cli.operations import ID_HELP, PAGING_OPTIONS, call_pages, print_a
 from tidemill.cli.output import ABSENT, MAX_ID, clean, format_facts, format_points, format_table, shorten
 from tidemill.model import Status
 from tidemill.policy.failures import truncate_text
-from tidemill.text import format_duration, format_time, format_time_and_distance
+from tidemill.text import format_duration, format_error, format_time, format_time_and_distance
 
 _MAX_TEXT: Final = 2000
 """Characters of a text: only texts edited by hand are longer."""
@@ -151,7 +151,7 @@ def _describe_end(task: responses.TaskView) -> dict[str, str]:
         if task.archive_error is not None:
             facts["not archived"] = truncate_text(task.archive_error, _MAX_TEXT)
     if task.error is not None:
-        message = truncate_text(f"{task.error.code}: {task.error.message}", _MAX_TEXT)
+        message = truncate_text(format_error(task.error.code, task.error.message), _MAX_TEXT)
         facts["last error"] = f"{message} ({format_time(task.error.at)} UTC)"
     facts["result"] = "stored" if task.has_result else "none"
     origin = {"source": task.source, "correlation": task.correlation_id}

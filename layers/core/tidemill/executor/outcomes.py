@@ -33,6 +33,7 @@ from tidemill.runner.results import Crashed, Lost, NotStarted, Raised, Returned,
 from tidemill.runner.worker_thread import FinishedRun, RunningTask
 from tidemill.store import settle
 from tidemill.store.settle import Settlement, SettleResult
+from tidemill.text import format_error
 
 FLUSH_SIZE: Final = 100
 """Number of settlements that are written at once, without waiting."""
@@ -259,8 +260,7 @@ def _build_settlement(ended: FinishedRun, outcome: Outcome) -> Settlement:
 
 
 def _build_note(failure: Failure) -> str:
-    code, message = failure.code, failure.message
-    return truncate_text(message if message.startswith(code) else f"{code}: {message}", MAX_NOTE_CHARS)
+    return truncate_text(format_error(failure.code, failure.message), MAX_NOTE_CHARS)
 
 
 def _name_outcome(settlement: Settlement) -> str:
