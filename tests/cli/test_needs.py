@@ -34,6 +34,28 @@ def test_without_an_address_the_variable_is_named(tidemill: CommandLine, argumen
     assert tidemill.refused(*arguments) == "MONGODB_URI is missing: set it, or MONGODB_SECRET_ARN"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "command", "sentence"),
+    [
+        (("ops", "task", "ls", "--name"), "ops task ls", "option '--name' requires an argument"),
+        (("ops", "task", "ls", "--json=x"), "ops task ls", "option '--json' does not take a value"),
+        (("dlq", "redrive", "--rate"), "dlq redrive", "option '--rate' requires an argument"),
+        (("ops", "queue", "pause", "eu", "us"), "ops queue pause", "got unexpected extra argument (us)"),
+        (("ops", "task", "ls", "--nme", "x"), "ops task ls", "there is no option --nme, did you mean --name?"),
+        (("ops", "tsk", "ls"), "ops", "there is no command tsk, did you mean task?"),
+    ],
+)
+def test_wrong_usage_gets_the_usage_of_its_command(
+    tidemill: CommandLine, arguments: tuple[str, ...], command: str, sentence: str
+) -> None:
+    # A05
+    said = tidemill(*arguments)
+
+    assert (said.status, said.out) == (2, "")
+    assert said.err.startswith(f"Usage: tidemill {command} [OPTIONS]")
+    assert f"\ntidemill: {sentence}" in said.err
+
+
 LISTED = (
     "import sys; from tidemill.cli import main; main(sys.argv[1:]); "
     "print(*sorted(name for name in sys.modules if name.startswith('tidemill.')), sep='\\n', file=sys.stderr)"

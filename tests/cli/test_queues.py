@@ -39,14 +39,17 @@ def test_numbers_are_read_as_shells_write_them(operator: CommandLine, db: Databa
 
 
 @pytest.mark.parametrize(
-    ("typo", "meant"), [("defalt", "default"), ("eu-centrl", "eu-central"), ("python-olny", "python-only")]
+    ("typo", "meant"),
+    [("emial", "email"), ("defalt", "default"), ("eu-centrl", "eu-central"), ("python-olny", "python-only")],
 )
 def test_a_name_that_is_nearly_one_is_guessed(
     operator: CommandLine, db: Database[Any], tasks: Tasks, typo: str, meant: str
 ) -> None:
     add(tasks, [document(ServerClock(db).now(), queue="python-only")])
-    queues.declare_queue(db, "eu-central", now=ServerClock(db).now())
+    for name in ("eu-central", "email"):
+        queues.declare_queue(db, name, now=ServerClock(db).now())
 
+    # A05
     assert f"did you mean {meant}?" in operator.refused("ops", "queue", "status", typo)
     assert operator.refused("ops", "queue", "pause", typo) == (
         f"queue: is not declared, did you mean {meant}? If not, run `tidemill ops queue declare {typo}` once"

@@ -82,6 +82,18 @@ def _print_help(context: click.Context, _parameter: click.Parameter, value: bool
 class _PrintedHelp(click.Command):
     """Command whose ``--help`` is printed like any other output."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse *args*; each wrong usage refers to this command.
+
+        Raises:
+            UsageError: The arguments are wrong.
+        """
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         """Return ``--help``."""
         option = super().get_help_option(ctx)
