@@ -23,7 +23,7 @@ from tidemill.store.connection import Tasks
 from tidemill.testing import Mongod
 
 ALL = len(indexes.INDEXES)
-COMMAND = (sys.executable, "-m", "tidemill.cli")
+COMMAND = (sys.executable, "-m", "tidemill")
 
 
 def without(package: str) -> tuple[str, ...]:
@@ -258,7 +258,9 @@ def test_without_a_package_it_says_what_to_install(missing: str, arguments: str)
     refused = run((*without(missing), *arguments.split()), {})
 
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr == "tidemill: this command needs the packages click and rich: pip install click rich\n"
+    assert refused.stderr == (
+        "tidemill: this command needs the extra cli, which is not installed: pip install 'tidemill[cli]'\n"
+    )
 
 
 def test_without_rich_indexes_and_queues_are_made(db: Database[Any], where: dict[str, str]) -> None:

@@ -180,7 +180,7 @@ def _looking(uri: str, databases: Sequence[Database[Any]]) -> Iterator[Looking]:
     with ExitStack() as workers:
         for db in databases:
             where = {"MONGODB_URI": uri, "MONGODB_DATABASE": db.name}
-            workers.enter_context(Child("tidemill.cli", "work", "--tasks", TASKS, variables=where))
+            workers.enter_context(Child("tidemill", "work", "--tasks", TASKS, variables=where))
         yield Looking(databases)
 
 

@@ -175,7 +175,7 @@ def _configuration(world: World, function: str) -> Any:  # noqa: ANN401 - boto3'
 
 def _tidemill(world: World, *arguments: str) -> str:
     return run_command(
-        [sys.executable, "-m", "tidemill.cli", *arguments],
+        [sys.executable, "-m", "tidemill", *arguments],
         env=world.emulator.aws_environment,
         cwd=ROOT,
         timeout_sec=COMMAND_WITHIN_SEC,

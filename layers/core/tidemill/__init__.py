@@ -3,6 +3,8 @@
 Write a function with `task`, enqueue it with `Queue`, and let scheduled executors run it.
 """
 
+from typing import Final
+
 from tidemill.client import Queue
 from tidemill.errors import (
     DuplicateKeyError,
@@ -50,5 +52,8 @@ __all__ = [
     "TidemillError",
     "UnavailableError",
     "UnknownTaskError",
+    "__version__",
     "task",
 ]
+
+__version__: Final = "0.1.0"

@@ -36,7 +36,7 @@ class Process:
 
     def __init__(self, *options: str, package: str = PACKAGE, before: tuple[str, ...] = (), **environment: str) -> None:
         self._process = subprocess.Popen(
-            (*before, sys.executable, "-m", "tidemill.cli", "work", "--tasks", package, *options),
+            (*before, sys.executable, "-m", "tidemill", "work", "--tasks", package, *options),
             cwd=Path(__file__).parents[3],
             env={"PATH": os.environ["PATH"], **environment},
             stdout=subprocess.PIPE,

@@ -14,6 +14,9 @@ PIPE_CLOSED: Final = 141
 """Exit statuses that a shell reports for a process ended by SIGINT or SIGPIPE."""
 
 _PACKAGES: Final = ("click", "rich")
+"""Packages of the extra ``cli``."""
+
+_INSTALL: Final = "pip install 'tidemill[cli]'"
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -54,6 +57,6 @@ def _report_failure(words: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _PACKAGES:
             raise
-        output.warn(f"this command needs the packages {' and '.join(_PACKAGES)}: pip install {' '.join(_PACKAGES)}")
+        output.warn(f"this command needs the extra cli, which is not installed: {_INSTALL}")
         return 1
     return status

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from tidemill import __version__
 from tidemill.cli.output import print_stderr, print_text, warn
 from tidemill.errors import SettingsError
 from tidemill.settings import Settings, from_environment
@@ -76,6 +77,12 @@ def _describe_usage_error(error: click.UsageError, context: click.Context) -> st
 def _print_help(context: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - by click
     if value and not context.resilient_parsing:
         print_text(context.get_help())
+        context.exit()
+
+
+def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - by click
+    if value and not context.resilient_parsing:
+        print_text(f"tidemill {__version__}")
         context.exit()
 
 
@@ -274,6 +281,14 @@ _ops: Final = Group(
 _root: Final = Group(
     "tidemill",
     "Operate a Tidemill queue. MONGODB_URI, MONGODB_DATABASE and TIDEMILL_PREFIX name its collections.",
+    click.Option(
+        ["--version"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_print_version,
+        help="Show the version and exit.",
+    ),
     dlq=("tidemill.cli.dlq:dlq", "List, show, redrive, purge, export and restore dead letters."),
     policy=("tidemill.cli.policies:policy", "Show the retry presets and their delays."),
     simulate=("tidemill.cli.policies:simulate", "Simulate retry policies on a virtual clock."),
