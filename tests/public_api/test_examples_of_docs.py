@@ -40,11 +40,14 @@ def read_table(page: str, head: str) -> list[list[str]]:
     ]
 
 
-@pytest.mark.parametrize(
-    "pages",
-    [("README.md",), ("docs/guides/tasks.md", "docs/guides/enqueue.md", "docs/guides/retries.md")],
-    ids=lambda pages: pages[0],
-)
+READ_TOGETHER = {
+    "readme": ("README.md",),
+    "guides": ("docs/guides/tasks.md", "docs/guides/enqueue.md", "docs/guides/retries.md"),
+}
+"""Pages whose snippets follow one another, like the lines of one module."""
+
+
+@pytest.mark.parametrize("pages", READ_TOGETHER.values(), ids=READ_TOGETHER)
 def test_the_snippets_define_enqueue_and_run_a_task(
     pages: tuple[str, ...], client: MongoClient[dict[str, Any]], db: Database[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +70,34 @@ def test_the_snippets_define_enqueue_and_run_a_task(
     task = Queue(db).get(names["task_id"])
     assert isinstance(task, Task)
     assert (task.status, task.result) == ("done", {"sent": "order-7"})
+
+
+GIVEN = """
+from typing import Any
+from pymongo import MongoClient
+
+client: MongoClient[dict[str, Any]] = MongoClient()
+"""
+
+
+def test_the_snippets_are_right_for_a_strict_type_checker(tmp_path: Path) -> None:
+    # N62
+    for name, pages in READ_TOGETHER.items():
+        snippets = [snippet for page in pages for snippet in find_blocks(read_page(page), "python")]
+        assert "queue.enqueue(" in "".join(snippets)
+        (tmp_path / f"{name}.py").write_text("\n\n".join([GIVEN, *snippets]), encoding="utf-8")
+
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "."],
+        cwd=tmp_path,
+        env=os.environ | {"MYPYPATH": str(Path(tidemill.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert (checked.returncode, checked.stderr) == (0, ""), checked.stdout
 
 
 @pytest.mark.parametrize(
