@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +19,7 @@ from tidemill.registry import Registry
 from tidemill.testing import ManualClock, drain
 from tidemill.testing.drain import Executor
 from tidemill.testing.perform import watch
+from tools.pages import find_blocks, read_page
 
 HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
@@ -69,6 +72,50 @@ def test_functions_are_called_one_at_a_time_in_the_order_of_the_queue(queue: Que
     drain(queue, registry=registry)
 
     assert seen == [(2, 1), (0, 1), (1, 1), (3, 1)]
+
+
+def test_the_object_that_the_guide_keeps_for_each_loop_serves_one_slot_only(queue: Queue, registry: Registry) -> None:
+    # N07
+    names: dict[str, Any] = {}
+    [snippet] = [text for text in find_blocks(read_page("docs/guides/tasks.md"), "python") if "get_limit" in text]
+    exec(compile(snippet, "tasks.md", "exec", dont_inherit=True), names)
+    together = threading.Barrier(3, timeout=10)
+    seen: list[tuple[int, asyncio.Semaphore, asyncio.AbstractEventLoop]] = []
+
+    @registry.task("send")
+    async def send(_payload: dict[str, Any]) -> None:
+        together.wait()
+        async with names["get_limit"]() as _:
+            seen.append((threading.get_ident(), names["get_limit"](), asyncio.get_running_loop()))
+
+    queue.enqueue_many({"name": "send", "payload": {"n": n}} for n in range(9))
+
+    assert drain(queue, registry=registry, concurrency=3).done == 9
+    assert len({thread for thread, *_ in seen}) == 3
+    assert len(set(seen)) == len({limit for _, limit, _ in seen}) == len({loop for *_, loop in seen}) == 3
+
+
+def test_a_client_of_one_loop_is_refused_in_the_second_slot_which_one_slot_hides(
+    queue: Queue, registry: Registry
+) -> None:
+    # N07: the fault that the guide tells of
+    free = asyncio.Event()
+    together = threading.Barrier(2)
+
+    @registry.task("send", retry="one_shot")
+    async def send(payload: dict[str, Any]) -> None:
+        if payload["slots"] > 1:
+            together.wait(10)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(free.wait(), 0.05)
+
+    queue.enqueue_many({"name": "send", "payload": {"slots": 1}} for _ in range(2))
+    assert drain(queue, registry=registry).done == 2
+    queue.enqueue_many({"name": "send", "payload": {"slots": 2}} for _ in range(2))
+    drained = drain(queue, registry=registry, concurrency=2)
+
+    assert drained.failed >= 1
+    assert "different event loop" in str(drained.failures[0].error)
 
 
 def test_more_may_run_at_a_time(queue: Queue, registry: Registry) -> None:

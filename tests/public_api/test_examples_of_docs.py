@@ -107,7 +107,7 @@ def test_the_snippets_are_right_for_a_strict_type_checker(tmp_path: Path) -> Non
 def test_the_tests_shown_pass_in_a_project_of_their_own(
     name: str, pages: list[str], tmp_path: Path, mongod: Mongod
 ) -> None:
-    [module, tests] = [snippet for page in pages for snippet in find_blocks(read_page(page), "python")]
+    module, *_, tests = [snippet for page in pages for snippet in find_blocks(read_page(page), "python")]
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / f"{name}.py").write_text(module, encoding="utf-8")
     (tmp_path / f"test_{name}.py").write_text(tests, encoding="utf-8")

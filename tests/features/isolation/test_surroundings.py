@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.features.isolation.runs import Run, Trace, a_run_spec, begin, runner
+from tests.features.isolation.runs import MakeProcessPool, Package, Run, Trace, a_run_spec, begin, runner
 from tidemill.runner.process_pool import ProcessPool
 from tidemill.runner.results import Crashed, Raised, Returned
 
@@ -136,3 +136,50 @@ def test_a_function_is_told_the_ids_of_who_enqueued_it(
     spec = a_run_spec("tells_who_asked", correlation_id=ids[0], traceparent=ids[1])
 
     assert process_pool.run(spec, cancelled=threading.Event()) == Returned(list(ids))
+
+
+LEAVES_WORK = """
+import atexit, threading, time, weakref
+from pathlib import Path
+from tidemill import task
+
+def write(path):
+    Path(path).write_text("written")
+
+def write_later(path):
+    time.sleep(0.5)
+    write(path)
+
+@task("hostile.leaves_exit_handler")
+def leave_exit_handler(payload):
+    atexit.register(write, payload["path"])
+
+@task("hostile.leaves_finalizer")
+def leave_finalizer(payload):
+    leave_finalizer.kept = threading.Event()
+    weakref.finalize(leave_finalizer.kept, write, payload["path"])
+
+@task("hostile.leaves_thread")
+def leave_thread(payload):
+    threading.Thread(target=write_later, args=[payload["path"]], daemon=False).start()
+
+@task("hostile.joins_thread")
+def join_thread(payload):
+    thread = threading.Thread(target=write_later, args=[payload["path"]])
+    thread.start()
+    thread.join()
+"""
+
+
+def test_an_isolated_process_ends_with_the_function_whatever_it_has_left_for_later(
+    make_process_pool: MakeProcessPool, package: Package, tmp_path: Path
+) -> None:
+    # N11b: the guide lists it
+    run = runner(make_process_pool(package(LEAVES_WORK)))
+    written = tmp_path / "written"
+
+    for name in ("leaves_exit_handler", "leaves_finalizer", "leaves_thread"):
+        assert run(name, path=str(written)) == Returned(None)
+    assert run("joins_thread", path=str(tmp_path / "joined")) == Returned(None)  # half a second later
+
+    assert (written.exists(), (tmp_path / "joined").exists()) == (False, True)
