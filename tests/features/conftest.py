@@ -16,6 +16,7 @@ from pymongo.database import Database
 from tests.fixtures import ManualClock
 from tidemill.clock import Clock
 from tidemill.control.queues import OptionsReader
+from tidemill.control.task_types import Declarer
 from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.execution import execute
 from tidemill.executor.lifetime import TIMING, Timing
@@ -61,6 +62,7 @@ class Bench:
     isolation: IsolatedRunner | None = None
     timing: Timing = TIMING
     prefetch: int | None = None
+    declarer: Declarer | None = None
     ran: list[Any] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -110,6 +112,7 @@ class Bench:
             monotonic=monotonic,
             timing=self.timing,
             make_prefetch=self.make_prefetch,
+            declarer=self.declarer,
         )
         return execute(runtime, ExecutionOptions(owner=owner, remaining=remaining, **order))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ OVER_HTTP = make_http_rules("c", is_single=False, max_timeout=timedelta(seconds=
 def refuse_over_http(tasks: Sequence[NewTask]) -> None:
     names, queues = {task.name: {"http": True} for task in tasks}, frozenset(task.queue for task in tasks)
     submission = make_submission(tasks, rules=OVER_HTTP)
-    problems = find_problems(submission, known=Declarations(read_at=0, types=names, queues=queues))
+    known = Declarations(read_at=0, types=names, queues=queues)
+    problems = find_problems(submission, known=known, now=datetime.now(UTC))
     if problems:
         raise InvalidRequestError(problems)
 

@@ -45,7 +45,9 @@ DIRECT, DIRECT_BATCH = (
 def test_problems_have_the_path_that_the_caller_wrote(rules: EnqueueRules, prefix: str, refused: list[str]) -> None:
     submission = make_submission([UNKNOWN], rules=rules)
 
-    assert [problem.field for problem in find_problems(submission, known=KNOWN)] == [prefix + name for name in refused]
+    assert [problem.field for problem in find_problems(submission, known=KNOWN, now=NOW)] == [
+        prefix + name for name in refused
+    ]
     assert [problem.field for problem in find_time_problems(submission, now=NOW)] == [f"{prefix}expires_at"]
 
 
@@ -55,7 +57,7 @@ def test_a_part_of_a_submission_keeps_the_indices_ids_and_keys_of_the_whole() ->
 
     part = whole.take(1)
 
-    assert [problem.field for problem in find_problems(part, known=KNOWN)] == ["tasks.1.name"]
+    assert [problem.field for problem in find_problems(part, known=KNOWN, now=NOW)] == ["tasks.1.name"]
     assert (part.ids, part.payloads) == (INVOCATION.derive_ids(2)[1:], [b"1"])
     assert [request.idempotency_key for request in part.requests] == ["direct:k"]
 
@@ -64,11 +66,11 @@ def test_a_part_of_a_submission_keeps_the_indices_ids_and_keys_of_the_whole() ->
 def test_only_http_refuses_names_before_one_is_registered(rules: EnqueueRules, refused: int) -> None:
     submission = make_submission([NewTask(name="noop", payload={})], rules=rules)
 
-    assert len(find_problems(submission, known=NONE)) == refused
+    assert len(find_problems(submission, known=NONE, now=NOW)) == refused
 
 
 @pytest.mark.parametrize(("rules", "last"), [(EnqueueRules(), "task"), (HTTP_BATCH, "tasks.task")])
 def test_the_last_of_many_problems_says_that_there_are_more(rules: EnqueueRules, last: str) -> None:
-    problems = find_problems(make_submission([UNKNOWN] * 1000, rules=rules), known=KNOWN)
+    problems = find_problems(make_submission([UNKNOWN] * 1000, rules=rules), known=KNOWN, now=NOW)
 
     assert (len(problems), problems[-1].field) == (MAX_PROBLEMS + 1, last)

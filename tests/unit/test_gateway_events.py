@@ -48,7 +48,7 @@ def requested(body: object, **event: Any) -> NewTask:
     task = parse_request(HttpTask, parse_json_object(clean["body"]))
     rules = make_http_rules(read_caller(clean), is_single=True, max_timeout=timedelta(seconds=50))
     submission = make_submission([task.add_key(read_idempotency_key(clean))], rules=rules)
-    found = find_problems(submission, known=DECLARED)
+    found = find_problems(submission, known=DECLARED, now=T0)
     if found:
         raise InvalidRequestError(found)
     return submission.requests[0]

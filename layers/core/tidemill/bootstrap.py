@@ -24,7 +24,7 @@ from tidemill.clock import ServerClock, Uptime
 from tidemill.control import task_types
 from tidemill.control.fleet import ExecutorSlots
 from tidemill.control.queues import OptionsReader
-from tidemill.control.task_types import Directory
+from tidemill.control.task_types import Declarer, Directory
 from tidemill.dead_letters.archive import ArchiveContext
 from tidemill.dead_letters.export_format import PutObject
 from tidemill.documents import DEAD_LETTERS
@@ -320,7 +320,8 @@ class Deployment:
         self, db: Database[Any], registry: Registry, choices: settings.Settings, *, package: str, logs_json: bool
     ) -> Runtime:
         clock = ServerClock(db)
-        task_types.declare_types(db, registry, package=package, release=choices.release, now=clock.now())
+        declarer = Declarer(db, registry, package=package, release=choices.release, monotonic=Uptime())
+        declarer.declare_if_due(now=clock.now())
         pool = ProcessPool(package, directory=self._directory, python_path=self._python_path, logs_json=logs_json)
         self._pools.append(pool)
         return Runtime(
@@ -330,6 +331,7 @@ class Deployment:
             clock=clock,
             options=OptionsReader(db, monotonic=Uptime()).options,
             isolation=pool,
+            declarer=declarer,
         )
 
     def _refuse_long_timeouts(self, registry: Registry) -> None:

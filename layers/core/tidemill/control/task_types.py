@@ -1,10 +1,11 @@
-"""Task types as executors declare them: stored, cached for readers, and used for the retries of a task."""
+"""Task types as executors declare them: stored, declared again, cached for readers, and used for the retries."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from tidemill import indexes
 from tidemill.documents import QUEUES, TASK_TYPES, backoff_document, is_text
 from tidemill.model import Backoff, RetryPolicy, Task
 from tidemill.policy.retry import resolve_policy
+from tidemill.policy.scheduling import UNKNOWN_NAME_GRACE
 from tidemill.registry import TaskType
 from tidemill.store.connection import read_by_name, translate_errors, with_lenient_decoding
 
@@ -25,14 +27,27 @@ DECLARATIONS_CACHE_SEC: Final = 60.0
 UNKNOWN_TYPE_CACHE_SEC: Final = 1.0
 """Seconds between two reads because of an unknown type, for callers that ask often."""
 
+DECLARATION_INTERVAL_SEC: Final = 120.0
+"""Seconds after which an executor declares its types again. Shorter than `UNKNOWN_NAME_GRACE`: a type that any running
+executor has is never out of use."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declarations:
-    """Declared types and queues, as of the last read."""
+    """Declared types and queues, as of the last read; *retired* has the times at which types were retired."""
 
     read_at: float
     types: Mapping[str, Mapping[str, Any]]
     queues: frozenset[str]
+    retired: Mapping[str, datetime] = field(default_factory=dict)
+
+    def is_known(self, name: str, *, now: datetime) -> bool:
+        """Return True if the type *name* is declared, or was retired less than `UNKNOWN_NAME_GRACE` ago.
+
+        A deployment may be in progress or be rolled back, so a retired type counts for a while.
+        """
+        retired_at = self.retired.get(name)
+        return name in self.types and (retired_at is None or now - retired_at < UNKNOWN_NAME_GRACE)
 
     def is_open(self, name: str) -> bool:
         """Return whether the type *name* is open to HTTP."""
@@ -58,24 +73,68 @@ class Directory:
         return self.read_declarations(names=[name]).types.get(name)
 
     def read_declarations(
-        self, *, names: Iterable[str] = (), queues: Iterable[str] = (), for_http: bool = False
+        self,
+        *,
+        names: Iterable[str] = (),
+        queues: Iterable[str] = (),
+        for_http: bool = False,
+        now: datetime | None = None,
     ) -> Declarations:
         """Return the declarations. If any of *names* or *queues* is missing, read them once more.
 
-        With *for_http* a type that is not known to be open to HTTP counts as missing.
+        With *for_http* a type that is not known to be open to HTTP counts as missing. With *now* a type that is out of
+        use counts as missing, too.
         """
         known = self._known
         if known is None or self._monotonic() - known.read_at > DECLARATIONS_CACHE_SEC:
             return self._read()
-        is_missing = any(not (known.is_open(name) if for_http else name in known.types) for name in names)
+        is_missing = any(
+            not (known.is_open(name) if for_http else name in known.types)
+            or (now is not None and not known.is_known(name, now=now))
+            for name in names
+        )
         return self._read() if is_missing or not known.queues.issuperset(queues) else known
 
     def _read(self) -> Declarations:
         with translate_errors(TASK_TYPES):
             types, documents = read_by_name(self._db[TASK_TYPES]), read_by_name(self._db[QUEUES])
         declared = frozenset(name for name, queue in documents.items() if not queue.get("undeclared"))
-        self._known = Declarations(read_at=self._monotonic(), types=types, queues=declared | {DEFAULT_QUEUE})
+        retired = {name: at for name, declared_type in types.items() if (at := _read_retired_at(declared_type))}
+        queues = declared | {DEFAULT_QUEUE}
+        self._known = Declarations(read_at=self._monotonic(), types=types, queues=queues, retired=retired)
         return self._known
+
+
+class Declarer:
+    """Declares the types of one executor: at its start, and again every `DECLARATION_INTERVAL_SEC`.
+
+    During a deployment executors of two releases run. The older ones bring back the types that only they have. After
+    their end the next declaration of a newer one retires these types for good.
+    """
+
+    def __init__(
+        self,
+        db: Database[Any],
+        types: Iterable[TaskType],
+        *,
+        package: str,
+        release: str,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._db = db
+        self._types = tuple(types)
+        self._package = package
+        self._release = release
+        self._monotonic = monotonic
+        self._next_at = -math.inf
+
+    def declare_if_due(self, *, now: datetime) -> None:
+        """Declare the types unless that was done lately. A failure waits for the next interval."""
+        at = self._monotonic()
+        if at < self._next_at:
+            return
+        self._next_at = at + DECLARATION_INTERVAL_SEC
+        declare_types(self._db, self._types, package=self._package, release=self._release, now=now)
 
 
 _MISSING: Final = object()
@@ -84,8 +143,8 @@ _MISSING: Final = object()
 def declare_types(db: Database[Any], types: Iterable[TaskType], *, package: str, release: str, now: datetime) -> int:
     """Write the types that differ from the stored ones; return the number of writes. Safe to repeat.
 
-    A type that *package* declared before and declares no longer is retired. New tasks of its name are still accepted,
-    because a deployment may be rolled back, but no dead letter of it is redriven.
+    A type that *package* declared before and declares no longer is retired. No dead letter of it is redriven. New tasks
+    of its name are accepted for `UNKNOWN_NAME_GRACE`, because a deployment may be in progress or be rolled back.
     """
     collection = with_lenient_decoding(db)[TASK_TYPES]
     declared = [_build_document(task_type) for task_type in types]
@@ -118,6 +177,11 @@ def resolve_task_policy(task: Task, directory: Directory, *, deployment: RetryPo
     """Return the retry policy of *task* from the declaration of its type; no task code is imported."""
     declared = directory.cached_task_type(task.name) or {}
     return resolve_policy(task, registered=_read_policy(declared, deployment), deployment=deployment)
+
+
+def _read_retired_at(declared: Mapping[str, Any]) -> datetime | None:
+    retired_at = declared.get("retired_at")
+    return retired_at if isinstance(retired_at, datetime) else None
 
 
 def _read_policy(declared: Mapping[str, Any], deployment: RetryPolicy) -> RetryPolicy:

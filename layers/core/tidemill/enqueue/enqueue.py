@@ -145,21 +145,21 @@ class EnqueueService:
 
     def _check(self, submission: Submission) -> datetime:
         """Refuse requests that their rules do not allow, and return the time of the check."""
-        known = self._read_declarations(submission)
-        problems = find_problems(submission, known=known)
-        if problems:
-            has_unknown = bool(known.types) and any(task.name not in known.types for task in submission.requests)
-            raise (UnknownTaskError if has_unknown else InvalidRequestError)(problems)
         now = self.now()
+        known = self._read_declarations(submission, now=now)
+        problems = find_problems(submission, known=known, now=now)
+        if problems:
+            are_known = all(known.is_known(task.name, now=now) for task in submission.requests)
+            raise (InvalidRequestError if are_known or not known.types else UnknownTaskError)(problems)
         problems = find_time_problems(submission, now=now)
         if problems:
             raise InvalidRequestError(problems)
         return now
 
-    def _read_declarations(self, submission: Submission) -> Declarations:
+    def _read_declarations(self, submission: Submission, *, now: datetime) -> Declarations:
         names = {request.name for request in submission.requests}
         if submission.rules.is_http:
             queues = {request.queue for request in submission.requests}
-            return self._directory.read_declarations(names=names, queues=queues, for_http=True)
+            return self._directory.read_declarations(names=names, queues=queues, for_http=True, now=now)
         known = self._directory.read_declarations()
-        return self._directory.read_declarations(names=names) if known.types else known
+        return self._directory.read_declarations(names=names, now=now) if known.types else known

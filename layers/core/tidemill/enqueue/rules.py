@@ -135,13 +135,13 @@ def make_direct_rules(origin: Origin, *, is_single: bool, max_timeout: timedelta
     )
 
 
-def find_problems(submission: Submission, *, known: Declarations) -> list[Problem]:
-    """Return the faults of the requests under their rules, given the *known* task types and queues."""
+def find_problems(submission: Submission, *, known: Declarations, now: datetime) -> list[Problem]:
+    """Return the faults of the requests under their rules, given the task types and queues that are *known* *now*."""
     rules = submission.rules
     return rules.limit_problems(
         Problem(rules.error_path(index, fault.field), fault.message)
         for index, request in enumerate(submission.requests, submission.first)
-        for fault in _find_faults(request, rules, known)
+        for fault in _find_faults(request, rules, known, now)
     )
 
 
@@ -177,11 +177,11 @@ def refuse_too_old(
         raise TooOldError
 
 
-def _find_faults(request: NewTask, rules: EnqueueRules, known: Declarations) -> Iterator[Problem]:
+def _find_faults(request: NewTask, rules: EnqueueRules, known: Declarations, now: datetime) -> Iterator[Problem]:
     if rules.is_http:
-        yield from _find_http_faults(request, known)
-    elif known.types and request.name not in known.types:
-        hint = did_you_mean(request.name, known.types)
+        yield from _find_http_faults(request, known, now)
+    elif known.types and not known.is_known(request.name, now=now):
+        hint = did_you_mean(request.name, [name for name in known.types if known.is_known(name, now=now)])
         yield Problem("name", f"no executor has registered a task function {request.name!r}{hint}")
     longest = None if rules.max_timeout is None else rules.max_timeout.total_seconds()
     if longest is not None and request.timeout_sec is not None and request.timeout_sec > longest:
@@ -196,9 +196,10 @@ def _find_time_faults(request: NewTask, now: datetime) -> Iterator[Problem]:
         yield Problem("expires_at", "must be later than the task's start")
 
 
-def _find_http_faults(request: NewTask, known: Declarations) -> Iterator[Problem]:
-    if request.name not in known.types:
-        hint = did_you_mean(request.name, [name for name in known.types if known.is_open(name)])
+def _find_http_faults(request: NewTask, known: Declarations, now: datetime) -> Iterator[Problem]:
+    if not known.is_known(request.name, now=now):
+        names = [name for name in known.types if known.is_open(name) and known.is_known(name, now=now)]
+        hint = did_you_mean(request.name, names)
         yield Problem("name", f"no executor has registered a task function of this name{hint}")
     elif not known.is_open(request.name):
         yield Problem("name", "is not open to HTTP: register it with @task(..., http=True)")

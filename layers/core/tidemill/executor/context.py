@@ -11,6 +11,7 @@ from typing import Final, Literal, TypeVar
 
 from tidemill.clock import Clock, read_monotonic
 from tidemill.control.fleet import Subscription
+from tidemill.control.task_types import Declarer
 from tidemill.errors import TidemillError
 from tidemill.executor.lifetime import TIMING, Lifetime, Timing
 from tidemill.executor.prefetch import Prefetch
@@ -112,7 +113,7 @@ class Runtime:
     ``options`` returns the options of a queue. ``isolation`` runs a function in its own process; without it every
     function runs in a thread of this process. ``observe`` is called for each settled attempt. ``watch`` is called with
     the counts at each step of an execution and at its end, also after an exception. Neither may raise.
-    ``make_prefetch`` makes the estimate of an execution.
+    ``make_prefetch`` makes the estimate of an execution. ``declarer`` declares the task types again from time to time.
     """
 
     tasks: Tasks
@@ -125,6 +126,7 @@ class Runtime:
     watch: Callable[[Report], None] = _ignore_value
     timing: Timing = TIMING
     make_prefetch: Callable[[Timing], Prefetch] = Prefetch
+    declarer: Declarer | None = None
     rng: random.Random = field(default_factory=random.Random)
     monotonic: Callable[[], float] = read_monotonic
 

@@ -1,4 +1,7 @@
-"""The heartbeat of an execution: it extends leases, reads cancellation requests, and tells that a worker is alive."""
+"""The heartbeat of an execution: leases are extended, cancellation requests read, and task types declared again.
+
+For a worker it also tells that the worker is alive.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,7 @@ class Heartbeat:
         cancelled = self._poll_cancellations() if is_busy else ()
         lost = self._extend_leases()
         self._report_alive()
+        self._declare_types()
         if cancelled or lost:
             requested = set(map(id_key, cancelled))
             for run in running:
@@ -109,3 +113,10 @@ class Heartbeat:
                 until=context.lifetime.lease_until(now),
                 now=now,
             )
+
+    def _declare_types(self) -> None:
+        """Declare the task types again if that is due. Claims and runs do not depend on it."""
+        declarer = self._context.runtime.declarer
+        if declarer is not None:
+            with suppress(TidemillError):
+                declarer.declare_if_due(now=self._context.now())
