@@ -77,7 +77,7 @@ def test_what_is_leased_is_counted_and_told_without_its_payload(tasks: Tasks, no
 
     assert counts.count_processing(tasks, "default") == 4
     assert counts.count_processing(tasks, "default", limit=2) == 3
-    assert counts.count_leased_by_queue(tasks) == counts.LeasedCounts(by_queue={"default": 4, "eu": 1}, is_all=True)
+    assert counts.count_leased_by_queue(tasks) == counts.QueueCounts(by_queue={"default": 4, "eu": 1}, is_all=True)
     assert counts.count_leased_by_queue(tasks, limit=5).is_all
     assert not counts.count_leased_by_queue(tasks, limit=4).is_all
     current = counts.list_leased(tasks, "default", limit=3)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 _MAX_WORD_CHARS: Final = 100
+_MAX_NAMES: Final = 5
 _MIN_SIMILARITY: Final = 0.7
 _MINUTE: Final = timedelta(minutes=1)
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -31,6 +32,16 @@ def format_error(code: str, message: str) -> str:
     if not code or not message or (rest != message and not rest[:1].isalnum()):
         return message or code
     return f"{code}: {message}"
+
+
+def describe_not_archived(counted: Mapping[str, int]) -> str:
+    """Return the number of failed tasks that are no dead letters yet, with the number of each name."""
+    total = sum(counted.values())
+    largest = sorted(counted, key=lambda name: (-counted[name], name))
+    names = [f"{name[:_MAX_WORD_CHARS]} {counted[name]}" for name in largest[:_MAX_NAMES]]
+    more = [f"{len(counted) - _MAX_NAMES} more"] if len(counted) > _MAX_NAMES else []
+    tasks = "failed task is no dead letter" if total == 1 else "failed tasks are no dead letters"
+    return f"{total} {tasks} yet ({', '.join(names + more)})"
 
 
 def format_time(at: datetime, *, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:

@@ -26,6 +26,7 @@ def test_the_status_tells_sizes_delays_age_and_who_runs(db: Database[Any], tasks
     add(tasks, [document(now, due_at=later, next_retry_at=later)])
     add(tasks, [document(now, lane="retry", attempts=1, due_at=later, next_retry_at=later) for _ in range(2)])
     add(tasks, [document(now, status="done"), document(now, queue="eu")])
+    add(tasks, [document(now, status="failed"), document(now, status="failed")])
 
     status = read_status(db, "default", now=now + SECOND)
 
@@ -35,6 +36,7 @@ def test_the_status_tells_sizes_delays_age_and_who_runs(db: Database[Any], tasks
         "retry_queue_size": 2,
         "delayed": 3,
         "processing": 1,
+        "failed": 2,
         "paused": False,
         "oldest_due_age_sec": 4.0,
         "current": [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -12,6 +13,7 @@ from tidemill.admin.tasks import NotStoredError, copy_task, find_dead_letter_id
 from tidemill.control import task_types
 from tidemill.control.task_types import Directory
 from tidemill.dead_letters import queries, selection
+from tidemill.dead_letters.archive import move_failed
 from tidemill.dead_letters.documents import DeadLetter, DeadLetterId, decode_id
 from tidemill.dead_letters.export import export as export_letters
 from tidemill.dead_letters.redrive import RedriveContext, RedriveRequest
@@ -19,7 +21,8 @@ from tidemill.dead_letters.redrive import redrive as redrive_letters
 from tidemill.dead_letters.selection import DeadLetterFilter
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.model import Malformed, TaskId
-from tidemill.text import did_you_mean
+from tidemill.store.counts import count_failed_by_name
+from tidemill.text import describe_not_archived, did_you_mean
 
 _MAX_SUGGESTED_FROM = 1_000
 """Number of the newest dead letters whose fingerprints may be suggested."""
@@ -69,9 +72,19 @@ def _warn_unknown_filters(request: requests.FilterRequest, context: AdminContext
 CALL_TIMEOUT_SEC: Final = 2.0
 """Time after which a call starts no more work. MongoDB may take 4 s for the whole call."""
 
+ARCHIVED_LATER: Final = "archive moves them every 5 minutes, `tidemill dlq redrive` moves them before it begins"
+MOVE_TIMEOUT_SEC: Final = 1.0
+"""Time after which a redrive moves no more failed tasks to the dead letters. The archive moves the rest."""
+
 
 def redrive(request: requests.DeadLetterRedrive, context: AdminContext) -> responses.RedriveResponse:
-    """Redrive open dead letters, the oldest first. Return the counts, with refusals by reason."""
+    """Redrive open dead letters, the oldest first. Return the counts, with refusals by reason.
+
+    Failed tasks that are no dead letters yet become dead letters first, unless it is a dry run.
+    """
+    if not request.dry_run and request.cursor is None:
+        until = time.monotonic() + MOVE_TIMEOUT_SEC
+        move_failed(context.tasks, context.dead, clock=context.clock, until=until)
     registered = partial(task_types.list_registered_names, context.db)
     which = select_dead_letters(request, context, open_only=True)
     result = redrive_letters(
@@ -84,7 +97,9 @@ def redrive(request: requests.DeadLetterRedrive, context: AdminContext) -> respo
     )
     warnings = _warn_if_nothing(request, context, is_nothing=not result.examined)
     counts = responses.RedriveResponse.copy_fields(result)
-    return responses.RedriveResponse(dry_run=request.dry_run, warnings=warnings, **counts)
+    return responses.RedriveResponse(
+        dry_run=request.dry_run, warnings=warnings, not_archived=_count_not_archived(request, context), **counts
+    )
 
 
 def purge(request: requests.DeadLetterPurge, context: AdminContext) -> responses.PurgeResponse:
@@ -99,6 +114,7 @@ def purge(request: requests.DeadLetterPurge, context: AdminContext) -> responses
         until=_compute_deadline(),
     )
     warnings = _warn_if_nothing(request, context, is_nothing=not result.examined)
+    warnings += _warn_not_archived(_count_not_archived(request, context))
     counts = responses.PurgeResponse.copy_fields(result)
     return responses.PurgeResponse(dry_run=request.dry_run, warnings=warnings, **counts)
 
@@ -119,6 +135,24 @@ def export(request: requests.DeadLetterExport, context: AdminContext) -> respons
 
 def _compute_deadline() -> float:
     return time.monotonic() + CALL_TIMEOUT_SEC
+
+
+def _count_not_archived(
+    request: requests.DeadLetterList | requests.SelectionRequest, context: AdminContext
+) -> dict[str, int]:
+    """Return the number of failed tasks that *request* would select as dead letters, by name; only for a first page.
+
+    They have no fingerprint yet. They are moved after now, so an ``until`` in the past leaves them out.
+    """
+    has_id = isinstance(request, requests.SelectionRequest) and request.id is not None
+    is_past = request.until is not None and request.until <= context.clock.now()
+    if has_id or is_past or request.cursor is not None:
+        return {}
+    return count_failed_by_name(context.tasks, queue=request.queue, name=request.name)
+
+
+def _warn_not_archived(counted: Mapping[str, int]) -> tuple[str, ...]:
+    return (f"{describe_not_archived(counted)}: {ARCHIVED_LATER}",) if counted else ()
 
 
 def _warn_if_nothing(
@@ -142,6 +176,7 @@ def list_groups(request: requests.DeadLetterGroups, context: AdminContext) -> re
     now = context.clock.now()
     found = queries.find_groups(context.dead, limit=request.limit, now=now, limits=context.group_limits)
     warnings = warn_no_executor(context) if not found.dead_letters and found.sampled_newest is None else ()
+    warnings += _warn_not_archived(count_failed_by_name(context.tasks))
     return responses.GroupsResponse(warnings=warnings, **responses.GroupsResponse.copy_fields(found))
 
 
@@ -153,6 +188,8 @@ def list_dead_letters(request: requests.DeadLetterList, context: AdminContext) -
     directory = context.directory
     letters = tuple(_build_dead_letter(letter, context, directory, is_listed=True) for letter in page.letters)
     warnings = _warn_if_nothing(request, context, is_nothing=not letters)
+    if not request.redriven:
+        warnings += _warn_not_archived(_count_not_archived(request, context))
     return responses.DeadLetterPage(dead_letters=letters, next=page.next, warnings=warnings)
 
 

@@ -86,12 +86,18 @@ def read_status(db: Database[Any], queue: str, *, now: datetime) -> responses.Qu
             raise InvalidRequestError([Problem("queue", queues.describe_unknown_queue(queue, known))])
     tasks = open_tasks(db)
     options_by_queue = {queue: options or QueueOptions()}
-    [view] = _read_views(tasks, options_by_queue, leased=counts.count_leased_by_queue(tasks), now=now)
+    leased, failed = counts.count_leased_by_queue(tasks), counts.count_failed_by_queue(tasks)
+    [view] = _read_views(tasks, options_by_queue, leased=leased, failed=failed, now=now)
     return view.model_copy(update={"current": tuple(_read_current(tasks, queue))})
 
 
 def _read_views(
-    tasks: Tasks, queues: Mapping[str, QueueOptions], *, leased: counts.LeasedCounts, now: datetime
+    tasks: Tasks,
+    queues: Mapping[str, QueueOptions],
+    *,
+    leased: counts.QueueCounts,
+    failed: counts.QueueCounts,
+    now: datetime,
 ) -> tuple[responses.QueueView, ...]:
     found = counts.measure_queues(tasks, list(queues), now=now)
     return tuple(
@@ -101,6 +107,7 @@ def _read_views(
             retry_queue_size=limit_count(found[queue].retry),
             delayed=limit_count(found[queue].delayed),
             processing=limit_count(leased.by_queue.get(queue, 0), may_be_more=not leased.is_all),
+            failed=limit_count(failed.by_queue.get(queue, 0), may_be_more=not failed.is_all),
             paused=options.paused,
             oldest_due_age_sec=(now - due).total_seconds() if (due := found[queue].oldest_due) else None,
             options=options,
@@ -124,14 +131,15 @@ def _read_current(tasks: Tasks, queue: str) -> Iterable[responses.RunningTask]:
 def list_queues(request: requests.QueueList, context: AdminContext) -> responses.QueuePage:
     """Return the sizes of a page of queues by name, and the cursor of the next page.
 
-    Running tasks are only counted. The number of commands is constant up to `QUEUES_PER_COMMAND` queues.
+    Running and failed tasks are only counted. The number of commands is constant up to `QUEUES_PER_COMMAND` queues.
     """
     now, tasks, options = context.clock.now(), context.tasks, OptionsReader(context.db)
-    leased = counts.count_leased_by_queue(tasks)
-    known = queues.list_queues(context.db, listed=options.all_options(), leased=leased.by_queue)
+    leased, failed = counts.count_leased_by_queue(tasks), counts.count_failed_by_queue(tasks)
+    unpending = {**leased.by_queue, **failed.by_queue}
+    known = queues.list_queues(context.db, listed=options.all_options(), unpending=unpending)
     behind = [queue for queue in known if request.cursor is None or queue[:MAX_COMPARED_NAME] > request.cursor]
     page = behind[: request.limit]
-    views = _read_views(tasks, {queue: options.options(queue) for queue in page}, leased=leased, now=now)
+    views = _read_views(tasks, {queue: options.options(queue) for queue in page}, leased=leased, failed=failed, now=now)
     return responses.QueuePage(queues=views, next=page[-1][:MAX_COMPARED_NAME] if len(behind) > len(page) else None)
 
 

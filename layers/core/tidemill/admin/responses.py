@@ -38,9 +38,7 @@ class View(BaseModel):
 class Response(View):
     """Base of all responses.
 
-    Attributes:
-        now: Time of the server at the beginning of the operation.
-        truncated: ``True`` if the operate function left out a part because the response was too large.
+    ``now`` is the time of the server at the beginning. ``truncated`` responses of the operate function were too large.
     """
 
     warnings: tuple[str, ...] = ()
@@ -103,6 +101,7 @@ class QueueView(View):
         retry_queue_size: Pending tasks of the lane retry, due or in back-off.
         delayed: Pending tasks of both lanes that are not due yet.
         processing: Tasks under a lease.
+        failed: Failed tasks that are no dead letters yet.
         oldest_due_age_sec: Time since the oldest due task became due; ``None`` without due tasks.
         current: Some of the running tasks; only in the status of one queue.
     """
@@ -112,6 +111,7 @@ class QueueView(View):
     retry_queue_size: Count
     delayed: Count
     processing: Count
+    failed: Count
     paused: bool
     oldest_due_age_sec: float | None
     current: tuple[RunningTask, ...] = ()
@@ -190,11 +190,9 @@ class AttemptView(View):
 
 
 class TaskView(View):
-    """Task, or a dead letter's task.
+    """Task, or a dead letter's task. A list has neither ``has_result`` nor ``attempt_log``.
 
-    Attributes:
-        attempts_allowed_assumed: The deployment may allow another number of attempts.
-        has_result: A result is stored; absent in a list, like ``attempt_log``.
+    With ``attempts_allowed_assumed`` the deployment may allow another number of attempts.
     """
 
     id: Id
@@ -369,13 +367,14 @@ class RefusalExample(View):
 
 
 class RedriveResponse(Page):
-    """Response of ``dlq.redrive``: counts, with refusals by code and unregistered functions by name."""
+    """Response of ``dlq.redrive``: counts, by code and by name. ``not_archived`` tasks are no dead letters yet."""
 
     dry_run: bool
     examined: int
     redriven: int
     refused: dict[str, int]
     unregistered: dict[str, int]
+    not_archived: dict[str, int] = {}
     examples: tuple[RefusalExample, ...]
 
 

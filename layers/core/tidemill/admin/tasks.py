@@ -26,6 +26,10 @@ from tidemill.store import tasks
 _MAX_ID_CHARACTERS: Final = 200
 """Maximum number of characters of an id in a message."""
 
+_ALIVE: Final = "the task is among the living ones"
+_NOT_ARCHIVED: Final = (
+    "the task failed, and archive moves it within 5 minutes; `tidemill dlq redrive` runs it again now"
+)
 _UNLISTED_FIELDS: Final = frozenset({"attempt_log", "has_result"})
 """Fields that a list leaves out: it reads tasks without their execution logs and results."""
 
@@ -96,8 +100,10 @@ def _refuse_other_types(text: str) -> None:
 
 def _explain_missing(candidates: tuple[TaskId, ...], context: AdminContext) -> Sequence[str]:
     def warn_if_alive() -> list[str]:
-        is_alive = tasks.find_stored_ids(context.tasks, candidates)
-        return ["the task is among the living ones"] if is_alive else []
+        for task_id in tasks.find_stored_ids(context.tasks, candidates):
+            task = tasks.get(context.tasks, task_id)
+            return [_NOT_ARCHIVED if task is not None and task.status == "failed" else _ALIVE]
+        return []
 
     return collect_warnings(warn_if_alive, of="whether it is alive") or warn_no_executor(context)
 

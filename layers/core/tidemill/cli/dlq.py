@@ -150,7 +150,8 @@ def _run_redrives(
     if is_stderr_terminal() and not selection.has_ids:
         dry_run = Total(RedriveResponse, lambda response: response.redriven)
         _run_dry(events, dry_run, selection)
-        expected = dry_run.count
+        not_archived = {} if dry_run.response is None else dry_run.response.not_archived
+        expected = dry_run.count + sum(not_archived.values())
     reporting = report_partial_result(total, "redriven", ends=lambda: _explain_rest(total, selection, rate=rate))
     with reporting, show_progress("redriving", total=expected) as step:
         run_pages(events, total, limit=selection.limit, step=step)

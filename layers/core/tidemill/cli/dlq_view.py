@@ -21,7 +21,7 @@ from tidemill.cli.output import (
     shorten,
 )
 from tidemill.store.counts import COUNT_LIMIT
-from tidemill.text import format_duration, format_error, format_time_and_distance
+from tidemill.text import describe_not_archived, format_duration, format_error, format_time_and_distance
 
 Lines: TypeAlias = Iterator[str]
 Restored: TypeAlias = dict[str, Any]
@@ -38,6 +38,8 @@ _MAX_WORD: Final = 20
 """Cells of a fingerprint or a reason in a row on a terminal."""
 
 _UNKNOWN: Final = "unknown reason"
+_INCLUDED: Final = "without --dry-run, each of them that matches is redriven, too"
+_LEFT: Final = "archive moves them every 5 minutes, then run the same command again"
 _MAX_EXAMPLES: Final = 5
 _MEANINGS: Final = {
     "unregistered": "no executor has registered their function",
@@ -179,14 +181,20 @@ def _format_other_failures(response: responses.DeadLetterResponse) -> str:
 
 def describe_redrive(total: responses.RedriveResponse | None, *, rate: float | None, is_dry_run: bool) -> Lines:
     """Yield the lines on a redrive with the response *total*, which is ``None`` if no call was answered."""
-    if total is None or not total.examined:
-        yield "nothing was redriven" if total is None else f"no open dead letter matches in {total.database}"
+    if total is None:
+        yield "nothing was redriven"
+        return
+    if not total.examined and not total.not_archived:
+        yield f"no open dead letter matches in {total.database}"
         return
     verb = "would be redriven" if is_dry_run else "redriven"
     pace = ""
     if rate is not None and total.redriven:
         pace = f", due one by one over {format_duration(timedelta(seconds=total.redriven / rate))}"
     yield f"{_count_letters(total.redriven)} of {total.database} {verb}{pace}"
+    if total.not_archived:
+        later = _INCLUDED if is_dry_run else _LEFT
+        yield f"{describe_not_archived(total.not_archived)}: {later}"
     yield from _list_refusals(total)
 
 

@@ -25,7 +25,7 @@ NONE: Final = "none"
 
 _PAUSED: Final = "is paused: it takes new tasks and starts none"
 _SOON: Final = f"running executors see it within {OPTIONS_CACHE_SEC:g} s"
-_SIZES: Final = ("fresh", "retry", "delayed", "processing", "oldest due")
+_SIZES: Final = ("fresh", "retry", "delayed", "processing", "failed", "oldest due")
 
 queue: Final = Group("queue", "List, show, declare, pause, resume and configure queues.")
 _queue_argument: Final = argument("name", metavar="QUEUE")
@@ -224,7 +224,7 @@ def _describe_state(response: responses.QueueResponse | responses.QueueChangeRes
 
 
 def _format_sizes(view: responses.QueueView) -> tuple[str, ...]:
-    sizes = (view.queue_size, view.retry_queue_size, view.delayed, view.processing)
+    sizes = (view.queue_size, view.retry_queue_size, view.delayed, view.processing, view.failed)
     return (*map(str, sizes), _format_seconds(view.oldest_due_age_sec))
 
 

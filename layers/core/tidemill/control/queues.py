@@ -37,22 +37,23 @@ def list_configured_queues(db: Database[Any]) -> list[str]:
 
 
 def list_queues(
-    db: Database[Any], *, listed: Iterable[str] | None = None, leased: Iterable[str] | None = None
+    db: Database[Any], *, listed: Iterable[str] | None = None, unpending: Iterable[str] | None = None
 ) -> list[str]:
-    """Return the names of all queues that are listed or have pending or leased tasks, in order.
+    """Return the names of all queues that are listed or have pending, leased or failed tasks, in order.
 
-    *listed* and *leased* are names that the caller has read already; they are not read again.
+    *listed*, and the queues *unpending* of leased and failed tasks, were read by the caller; they are not read again.
     """
     tasks = open_tasks(db)
     pending = [name for name in scan.list_queues(tasks) if is_text(name)]
     listed = list_configured_queues(db) if listed is None else listed
-    leased = counts.count_leased_by_queue(tasks).by_queue if leased is None else leased
-    return sorted({DEFAULT_QUEUE, *listed, *pending, *leased})
+    if unpending is None:
+        unpending = {**counts.count_leased_by_queue(tasks).by_queue, **counts.count_failed_by_queue(tasks).by_queue}
+    return sorted({DEFAULT_QUEUE, *listed, *pending, *unpending})
 
 
 def describe_unknown_queue(queue: str, known: Iterable[str]) -> str:
     """Return the sentence that *queue* does not exist, with the most similar of the *known* names."""
-    hint = did_you_mean(queue, known) or ": none is declared, and no task of one is pending or processing"
+    hint = did_you_mean(queue, known) or ": none is declared, and no task of one is pending, processing or failed"
     return f"there is no queue {queue}{hint}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from tidemill import indexes
 from tidemill.documents import DEAD_LETTERS, decode, is_text, read_task
-from tidemill.model import EARLIEST, LANES, Lane, Malformed, Task
+from tidemill.model import EARLIEST, LANES, Lane, Malformed, Status, Task
 from tidemill.policy.scheduling import Lanes
 from tidemill.store.connection import Tasks, translate_errors
 from tidemill.store.scan import list_queues
@@ -45,8 +46,8 @@ class QueueSizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeasedCounts:
-    """Number of leased tasks of each queue that has any. Unless *is_all*, some tasks were not counted."""
+class QueueCounts:
+    """Number of leased or failed tasks of each queue that has any. Unless *is_all*, some tasks were not counted."""
 
     by_queue: Mapping[str, int]
     is_all: bool
@@ -140,18 +141,37 @@ def count_processing(tasks: Tasks, queue: str, *, limit: int = COUNT_LIMIT) -> i
         return tasks.count_documents({"status": "processing", "queue": queue}, hint=indexes.LEASES, limit=limit + 1)
 
 
-def count_leased_by_queue(tasks: Tasks, *, limit: int = COUNT_LIMIT) -> LeasedCounts:
+def count_leased_by_queue(tasks: Tasks, *, limit: int = COUNT_LIMIT) -> QueueCounts:
     """Return the number of leased tasks of each queue. It reads the *limit* + 1 tasks whose leases end first."""
-    stages: list[dict[str, Any]] = [
-        {"$match": {"status": "processing"}},
-        {"$limit": limit + 1},
-        {"$group": {"_id": "$queue", "n": {"$sum": 1}}},
+    return _count_by_queue(tasks, "processing", indexes.LEASES, limit=limit)
+
+
+def count_failed_by_queue(tasks: Tasks, *, limit: int = COUNT_LIMIT) -> QueueCounts:
+    """Return the number of failed tasks of each queue that are no dead letters yet.
+
+    It reads the *limit* + 1 tasks that failed first.
+    """
+    return _count_by_queue(tasks, "failed", indexes.FAILED, limit=limit)
+
+
+def count_failed_by_name(
+    tasks: Tasks, *, queue: str | None = None, name: str | None = None, limit: int = COUNT_LIMIT
+) -> dict[str, int]:
+    """Return the number of failed tasks that are no dead letters yet, by name; a malformed task counts as "malformed".
+
+    It reads the *limit* tasks that failed first, and counts those of *queue* and *name*.
+    """
+    wanted = {field: {"$eq": value} for field, value in (("queue", queue), ("name", name)) if value is not None}
+    stages: _Stages = [
+        {"$match": {"status": "failed"}},
+        {"$limit": limit},
+        {"$match": wanted},
+        {"$group": {"_id": "$name", "n": {"$sum": 1}}},
     ]
-    groups = _aggregate(tasks, stages, hint=indexes.LEASES)
-    return LeasedCounts(
-        by_queue={group["_id"]: group["n"] for group in groups if is_text(group["_id"])},
-        is_all=sum(group["n"] for group in groups) <= limit,
-    )
+    found: Counter[str] = Counter()
+    for group in _aggregate(tasks, stages, hint=indexes.FAILED):
+        found[group["_id"] if is_text(group["_id"]) else "malformed"] += group["n"]
+    return dict(sorted(found.items()))
 
 
 def list_leased(tasks: Tasks, queue: str, *, limit: int) -> list[Task | Malformed]:
@@ -178,6 +198,19 @@ def _build_pending_filter(queue: str, lanes: Lanes) -> dict[str, Any]:
 def _count(tasks: Tasks, where: dict[str, Any], *, limit: int) -> int:
     with translate_errors():
         return tasks.count_documents(where, hint=indexes.CLAIM, limit=limit + 1)
+
+
+def _count_by_queue(tasks: Tasks, status: Status, index: str, *, limit: int) -> QueueCounts:
+    stages: _Stages = [
+        {"$match": {"status": status}},
+        {"$limit": limit + 1},
+        {"$group": {"_id": "$queue", "n": {"$sum": 1}}},
+    ]
+    groups = _aggregate(tasks, stages, hint=index)
+    return QueueCounts(
+        by_queue={group["_id"]: group["n"] for group in groups if is_text(group["_id"])},
+        is_all=sum(group["n"] for group in groups) <= limit,
+    )
 
 
 def _aggregate(tasks: Tasks, stages: _Stages, *, hint: str = indexes.CLAIM) -> list[dict[str, Any]]:
