@@ -31,7 +31,8 @@ from tidemill.enqueue.inserts import find_occurrence
 from tidemill.errors import RetentionError
 from tidemill.model import Malformed, Succeeded, Task
 from tidemill.requests.events import Occurrence
-from tidemill.store import claims, recovery, settle, tasks, writes
+from tidemill.store import adoption, claims, counts, recovery, settle, tasks, writes
+from tidemill.store.adoption import Adoption
 from tidemill.store.connection import Tasks, open_tasks
 from tidemill.store.scan import Scan, advance_scan, find_due_keys, list_heads, list_queues
 from tidemill.store.settle import Settlement
@@ -197,6 +198,17 @@ OPERATIONS: dict[str, Callable[[_Given], object]] = {
     "held_by": lambda on: recovery.find_leased_by(on.tasks, "nobody", limit=5),
     "strays": lambda on: recovery.find_unclaimable(on.tasks, limit=5),
     "adopt": lambda on: recovery.adopt(on.tasks, [(on.held[0].id, {"lane": "fresh"})]),
+    "foreign, processing": lambda on: adoption.find_foreign(on.tasks, "processing", limit=5),
+    "foreign, failed": lambda on: adoption.find_foreign(on.tasks, "failed", limit=5),
+    "foreign, ended": lambda on: adoption.find_foreign(on.tasks, "ended", limit=5),
+    "adopt foreign": lambda on: adoption.adopt_foreign(
+        on.tasks, "processing", [Adoption(task=on.held[0], fields={"lane": "fresh"})], now=on.now
+    ),
+    "quarantine failed": lambda on: adoption.quarantine_failed(
+        on.tasks, [Malformed(id=on.held[0].id, problem="x", lease=None)], now=on.now
+    ),
+    "failed by queue": lambda on: counts.count_failed_by_queue(on.tasks),
+    "failed by name": lambda on: counts.count_failed_by_name(on.tasks),
     "quarantine": lambda on: recovery.quarantine(
         on.tasks, Malformed(id=on.held[0].id, problem="x", lease=None), now=on.now
     ),

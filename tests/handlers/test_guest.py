@@ -148,6 +148,30 @@ def test_with_a_prefix_all_of_a_life_happens_beside_the_application(guest: tuple
     assert db.tm_tasks.count_documents({"status": "done"}) == 3
 
 
+def test_documents_of_another_program_in_all_states_are_taken_over_with_the_mark(  # S02, N27
+    guest: tuple[Deployed, Database[Any]],
+) -> None:
+    deployed, db = guest
+    statuses = ("pending", "processing", "done", "failed", "cancelled")
+    micro = {"payload": {}, "attempts": 20, "next_retry_at": None}
+    db.tasks.insert_many([micro | {"_id": status, "status": status} for status in statuses])
+    before = everything(db)
+    with pytest.raises(ForeignCollectionError, match="set DEFAULT_TASK"):
+        deployed.invoke("reclaim")
+    assert everything(db) == before
+
+    deployed.set(DEFAULT_TASK="noop")
+    report = deployed.invoke("reclaim")
+    moved = deployed.invoke("archive")["moved"]
+
+    assert (report["adopted"], report["quarantined"], report["failed"], moved) == (5, 0, 0, 1)
+    assert db.control.count_documents({"_id": "tidemill"}) == 1
+    assert {one["_id"]: one["status"] for one in db.tasks.find()} == {one: one for one in statuses if one != "failed"}
+    assert [(one["_id"]["task"], one["reason"], one["name"]) for one in db.tasks_dlq.find()] == [
+        ("failed", "exhausted", "noop")
+    ]
+
+
 def test_what_we_have_written_before_there_were_marks_is_ours(guest: tuple[Deployed, Database[Any]]) -> None:
     deployed, db = guest
     live(deployed, Queue(db))

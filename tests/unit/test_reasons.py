@@ -356,7 +356,7 @@ def test_what_has_ended_says_how(fields: dict[str, Any], is_dead_letter: bool, m
         (
             "processing",
             {},
-            "It was claimed and its lease makes no sense: reclaim, which runs every minute, makes it fail.",
+            "Its lease is missing or makes no sense: reclaim, which runs every minute, adopts it or makes it fail.",
         ),
         (
             "failed",

@@ -19,7 +19,20 @@ from bson.datetime_ms import DatetimeMS
 from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
 
-from tidemill.model import EARLIEST, LANES, LATEST, Attempt, Backoff, Lease, Malformed, Status, Task, TaskError, TaskId
+from tidemill.model import (
+    EARLIEST,
+    JITTERS,
+    LANES,
+    LATEST,
+    Attempt,
+    Backoff,
+    Lease,
+    Malformed,
+    Status,
+    Task,
+    TaskError,
+    TaskId,
+)
 
 TASKS: Final = "tasks"
 DEAD_LETTERS: Final = "tasks_dlq"
@@ -43,6 +56,8 @@ _SHALLOW_OPTIONS: Final = RAW_OPTIONS.with_options(tz_aware=True, unicode_decode
 MAX_ATTEMPTS: Final = 2**31 - 1
 """Upper bound of ``attempts``. The count stays below it, so a claim can always add 1."""
 
+_JITTER_FIELD: Final = "backoff_policy.jitter"
+_MAX_WORD_CHARS: Final = 40
 STATUSES: Final[tuple[Status, ...]] = ("pending", "processing", "done", "failed", "cancelled")
 _T = TypeVar("_T")
 
@@ -138,13 +153,36 @@ def missing_fields(raw: RawBSONDocument, *, now: datetime, adopt_as: str | None)
 
     A document of the shape ``{payload, status, attempts, next_retry_at}`` needs only defaults. *adopt_as* is the name
     of the function that runs it. Only missing and null fields are added. A field with a wrong value was meant
-    differently, so it stays.
+    differently, so it stays. The exception is an unknown jitter of such a document: its delays get no jitter.
     """
+    completed = complete(raw, now=now, adopt_as=adopt_as)
+    return completed if isinstance(completed, Malformed) else completed[1]
+
+
+def complete(raw: RawBSONDocument, *, now: datetime, adopt_as: str | None) -> tuple[Task, dict[str, Any]] | Malformed:
+    """Return the task that *raw* becomes, with the fields of `missing_fields`, or the problem."""
     document = decode(raw)
     defaults = _build_defaults(document, now, adopt_as)
     fields = {name: value for name, value in defaults.items() if document.get(name) is None}
+    if (jitter := _find_unknown_jitter(document)) is not None:
+        document["backoff_policy"]["jitter"] = "none"
+        fields["adoption_note"] = f"its jitter {jitter[:_MAX_WORD_CHARS]!r} is unknown, so its delays have none"
     task = read_task(RawBSONDocument(bson.encode(document | fields)))
-    return task if isinstance(task, Malformed) else fields
+    if isinstance(task, Malformed):
+        return task
+    return task, fields | ({} if jitter is None else {_JITTER_FIELD: "none"})
+
+
+def build_adoption_filter(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the filter of a document that still lacks *fields*, or still has an unknown jitter."""
+    return {name: {"$nin": list(JITTERS)} if name == _JITTER_FIELD else None for name in fields}  # null matches missing
+
+
+def _find_unknown_jitter(document: Mapping[str, Any]) -> str | None:
+    policy = document.get("backoff_policy")
+    is_foreign = document.get("lane") is None and document.get("due_at") is None
+    jitter = policy.get("jitter") if isinstance(policy, dict) else None
+    return jitter if is_foreign and is_text(jitter) and jitter not in JITTERS else None
 
 
 class _InvalidFieldError(Exception):
@@ -203,6 +241,7 @@ def _parse_task(doc: dict[str, Any]) -> Task:
         correlation_id=_get_text(trace, "correlation_id"),
         traceparent=_get_text(trace, "traceparent"),
         archive_error=_get_text(doc, "archive_error"),
+        adoption_note=_get_text(doc, "adoption_note"),
     )
 
 

@@ -174,7 +174,8 @@ class Attempt:
 class Task:
     """One unit of work at the time of reading. The fields are the document's.
 
-    ``archive_error`` is the reason of a failed move to the dead letters.
+    ``archive_error`` is the reason of a failed move to the dead letters. ``adoption_note`` names a setting of another
+    program's document that has no meaning here.
     """
 
     id: TaskId
@@ -208,6 +209,7 @@ class Task:
     correlation_id: str | None
     traceparent: str | None
     archive_error: str | None = None
+    adoption_note: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Reclaim: take back the tasks of lost workers, sweep pending documents that no claim can take, measure the gauges.
+"""Reclaim: take back the tasks of lost workers, sweep documents that no claim can take, measure the gauges.
 
 Every write is guarded by the lease that was read, so two runs may overlap, and a run may stop at any point.
 """
@@ -18,7 +18,7 @@ from bson.raw_bson import RawBSONDocument
 from tidemill.clock import Clock, read_monotonic
 from tidemill.control import semaphores
 from tidemill.control.queues import PressureMonitor
-from tidemill.documents import DEAD_LETTERS, decode, missing_fields
+from tidemill.documents import DEAD_LETTERS, complete, decode, missing_fields
 from tidemill.errors import CredentialsError, MissingIndexError, TidemillError
 from tidemill.model import (
     OUTCOME_NAMES,
@@ -35,7 +35,8 @@ from tidemill.model import (
 )
 from tidemill.policy.retry import DEFAULT, decide_after_loss
 from tidemill.policy.scheduling import fail_malformed
-from tidemill.store import counts, recovery, settle
+from tidemill.store import adoption, counts, recovery, settle
+from tidemill.store.adoption import Adoption, State
 from tidemill.store.connection import Tasks, limit_time, open_tasks
 from tidemill.store.settle import Settlement
 from tidemill.store.stats import StatsRecorder
@@ -126,7 +127,11 @@ class _Run:
         if dead_owner is not None and self._process_batches(lambda: lost.reclaim_owned(dead_owner)):
             # Only after its tasks were taken back: until then they need the permits.
             self._try_once(lambda: semaphores.release_all(self._context.tasks.database, dead_owner))
-        for step in (lost.reclaim_expired, lost.reclaim_leaseless, sweep.expire, sweep.adopt):
+        foreign = ForeignSweep(self._context, self._report)
+        self._process_batches(lost.reclaim_expired)
+        if self._process_batches(foreign.adopt_processing):  # a document that is still to be adopted has no lease, too
+            self._process_batches(lost.reclaim_leaseless)
+        for step in (sweep.expire, sweep.adopt, foreign.adopt_failed, foreign.adopt_ended):
             self._process_batches(step)
         self._try_once(lambda: lost.statistics.write(now=self._context.clock.now()))
         self._try_once(self._measure)
@@ -335,3 +340,49 @@ class PendingSweep:
         if changed < len(ids):
             self._skipped_ids += ids
         return len(ids) == BATCH_SIZE
+
+
+class ForeignSweep:
+    """Adopts documents of another program that it had started or ended, each tried once in a run.
+
+    Each method processes one batch and returns whether more may be left.
+    """
+
+    def __init__(self, reclaim_context: ReclaimContext, report: Counter[str]) -> None:
+        self._context = reclaim_context
+        self._report = report
+        self._skipped_ids: list[TaskId] = []
+
+    def adopt_processing(self) -> bool:
+        """Give documents that are processing a lease: the other program may still run them."""
+        return self._context.adopt_as is not None and self._adopt("processing")
+
+    def adopt_failed(self) -> bool:
+        """Complete failed documents, so that the archive can move them and they can be redriven."""
+        return self._adopt("failed")
+
+    def adopt_ended(self) -> bool:
+        """Complete done and cancelled documents, so that their retention begins."""
+        return self._context.adopt_as is not None and self._adopt("ended")
+
+    def _adopt(self, state: State) -> bool:
+        context, now = self._context, self._context.clock.now()
+        found = adoption.find_foreign(context.tasks, state, limit=BATCH_SIZE, excluded_ids=self._skipped_ids)
+        verdicts = [complete(raw, now=now, adopt_as=context.adopt_as) for raw in found]
+        adoptions = [
+            Adoption(task=task, fields=fields, is_exhausted=state == "failed" and self._is_exhausted(task))
+            for task, fields in (verdict for verdict in verdicts if not isinstance(verdict, Malformed))
+        ]
+        written = adoption.adopt_foreign(context.tasks, state, adoptions, now=now)
+        self._report["adopted"] += written.changed
+        self._report["write_rejected"] += written.refused
+        if state == "failed":
+            rejected = [verdict for verdict in verdicts if isinstance(verdict, Malformed)]
+            quarantined = adoption.quarantine_failed(context.tasks, rejected, now=now)
+            self._report["quarantined"] += quarantined.changed
+        self._skipped_ids += [decode(raw)["_id"] for raw in found]
+        # Ended documents that cannot be adopted stay as they are: a batch of them must not lead to the next one.
+        return len(found) == BATCH_SIZE and (state != "ended" or written.changed > 0)
+
+    def _is_exhausted(self, task: Task) -> bool:
+        return task.attempts > self._context.policy(task).max_retries

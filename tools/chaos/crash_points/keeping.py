@@ -62,6 +62,18 @@ def _strays(world: World) -> None:
     ])  # fmt: skip
 
 
+def _foreign_ones(world: World) -> None:
+    attempts = {"processing": 1, "failed": 20, "done": 0, "cancelled": 0}
+    add(world.tasks, [
+        *(_foreign(f"foreign {status}", status=status, attempts=count) for status, count in attempts.items()),
+        _foreign("no priority", status="failed", attempts=20, priority="high"),
+    ])  # fmt: skip
+
+
+def _foreign(label: str, **fields: Any) -> dict[str, Any]:
+    return {"_id": label, "payload": {"n": label}, "next_retry_at": None} | fields
+
+
 def _dead_one(world: World) -> None:
     end = T0 + MINUTE
     lease = {"token": "t", "owner": DEAD, "expires_at": end}
@@ -132,6 +144,7 @@ def _restore(world: World) -> None:
 SCENARIOS: Final = (
     Scenario(use_case="reclaim", name="lost leases", prepare=_lost_ones, act=World.reclaim),
     Scenario(use_case="reclaim", name="strays and the expired", prepare=_strays, act=World.reclaim),
+    Scenario(use_case="reclaim", name="of another program", prepare=_foreign_ones, act=World.reclaim),
     Scenario(use_case="reclaim", name="what the dead held", prepare=_dead_one, act=_reclaim_dead),
     Scenario(use_case="archive", name="with a bucket", prepare=_failed_ones, act=World.archive),
     Scenario(use_case="archive", name="without a bucket", prepare=_archive_without_bucket, act=World.archive),

@@ -92,7 +92,7 @@ def _tick(world: World, *, owner: str) -> int:
     if "pending" in statuses:
         report = world.execute(owner=owner)
         did += report["claimed"] + report["quarantined"] + (report.skipped == "executor_slots")
-    if not did and statuses & {"pending", "processing"}:
+    if not did and statuses & {"pending", "processing", "failed"}:
         counts = world.reclaim()
         did += sum(counts[name] for name in _DID)
     if not did and ("failed" in statuses or world.db.tasks_dlq.find_one(_OPEN, {"_id": 1})):

@@ -34,6 +34,7 @@ from tidemill.dead_letters.queries import match_task
 from tidemill.dead_letters.redrive import RedriveContext, complete
 from tidemill.documents import DEAD_LETTERS, decode_shallow, encode_fields
 from tidemill.errors import CredentialsError, TidemillError, UnavailableError
+from tidemill.store.adoption import UNADOPTED_FAILURE
 from tidemill.store.connection import Tasks, limit_time, run_server_command, translate_errors
 from tidemill.store.counts import COUNT_LIMIT
 from tidemill.store.paging import byte_batches
@@ -255,9 +256,14 @@ def find_failed(
 ) -> Iterator[list[RawBSONDocument]]:
     """Yield failed tasks in lists of up to *limit*, the earliest failure first, without the fields of dead letters.
 
-    Tasks that could not be moved are left out until their next attempt is due.
+    Tasks that could not be moved are left out until their next attempt is due, documents of another program until the
+    sweep has adopted them.
     """
-    where: dict[str, Any] = {"status": "failed", "archive_retry_at": {"$not": {"$gt": now}}}
+    where: dict[str, Any] = {
+        "status": "failed",
+        "archive_retry_at": {"$not": {"$gt": now}},
+        "$nor": [UNADOPTED_FAILURE],
+    }
     with translate_errors():
         found = tasks.find(where, dict.fromkeys([*MARK_FIELDS, *ARCHIVE_ATTEMPT_FIELDS], 0), hint=indexes.FAILED)
         order = DESCENDING if newest_first else ASCENDING

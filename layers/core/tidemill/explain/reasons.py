@@ -23,6 +23,7 @@ from tidemill.explain.facts import (
 from tidemill.model import LANES, Malformed, Task, TaskId
 from tidemill.policy.scheduling import UNKNOWN_NAME_GRACE, UNKNOWN_NAME_SNOOZE, has_started
 from tidemill.store.connection import Tasks
+from tidemill.store.recovery import SETTLED_BY_SWEEP
 from tidemill.store.tasks import format_id
 
 
@@ -134,7 +135,7 @@ def _explain_malformed_outcome(task: Malformed, facts: Facts) -> str:
 def _explain_malformed_lease(task: Malformed, facts: Facts) -> str:
     lease = task.lease
     if lease is None:
-        return f"It was claimed and its lease makes no sense: {RECLAIM} makes it fail"
+        return f"Its lease is missing or makes no sense: {RECLAIM} adopts it or makes it fail"
     owner, until = shorten(lease.owner), format_when(lease.expires_at, facts)
     if lease.expires_at > facts.now:
         return f"{owner} holds it until {until}; then it fails"
@@ -157,7 +158,9 @@ def _explain_end(task: Task, facts: Facts) -> str:
 def _explain_processing(task: Task, facts: Facts) -> tuple[Reason, ...]:
     lease = task.lease
     is_leased = lease is not None and lease.expires_at > facts.now
-    reason = Reason(code="running" if is_leased else "lease_over", message=_explain_lease(task, facts))
+    is_adopted = is_leased and lease is not None and lease.owner == SETTLED_BY_SWEEP
+    code = "adopted" if is_adopted else "running" if is_leased else "lease_over"
+    reason = Reason(code=code, message=_explain_lease(task, facts))
     return (reason,) if task.cancel_requested_at is None else (reason, _explain_stop_request(task, facts))
 
 
@@ -166,6 +169,11 @@ def _explain_lease(task: Task, facts: Facts) -> str:
     if lease is None:
         return f"It was claimed at {since} and its lease makes no sense: {RECLAIM} takes it back."
     owner, until = shorten(lease.owner), format_when(lease.expires_at, facts)
+    if lease.expires_at > facts.now and lease.owner == SETTLED_BY_SWEEP:
+        return (
+            f"Another program was processing it when the sweep adopted it at {since}: it is left to that program until "
+            f"{until}, then {RECLAIM} takes it back."
+        )
     if lease.expires_at > facts.now:
         return f"It runs: {owner} claimed it at {since}, under a lease until {until}."
     return f"{owner} claimed it at {since} and its lease ended at {until}: {RECLAIM} takes it back."
@@ -194,8 +202,9 @@ def _explain_not_due(task: Task, facts: Facts) -> str | None:
     if task.due_at <= facts.now:
         return None
     failed = f"Its last attempt failed{_format_last_error(task)}; it" if task.lane == "retry" else "It"
+    note = "" if task.adoption_note is None else f" Note: {shorten(task.adoption_note)}."
     hurry = format_command("ops task retry", _format_id_argument(task.id))
-    message = f"{failed} is not due until {format_when(task.due_at, facts)}; {hurry} makes it due at once."
+    message = f"{failed} is not due until {format_when(task.due_at, facts)}; {hurry} makes it due at once.{note}"
     expires_at = task.expires_at
     if expires_at is None or not facts.now < expires_at <= task.due_at or has_started(task, attempts=task.attempts):
         return message

@@ -14,7 +14,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateOne
 
 from tidemill import indexes
-from tidemill.documents import decode, error_document, is_text, read_task
+from tidemill.documents import build_adoption_filter, decode, error_document, is_text, read_task
 from tidemill.model import LANES, Malformed, Reason, Task, TaskId
 from tidemill.policy.scheduling import EXPIRED
 from tidemill.store.claims import COUNTABLE_ATTEMPTS
@@ -94,7 +94,7 @@ def find_expired(tasks: Tasks, *, now: datetime, limit: int, excluded_ids: Seque
 
 def expire(tasks: Tasks, ids: Sequence[TaskId], *, now: datetime) -> WriteCounts:
     """Fail the tasks of *ids* that are still pending, never started, and past their ``expires_at``."""
-    change = {"$set": _build_failure("expired", EXPIRED, now=now)["$set"] | {"next_retry_at": None}}
+    change = {"$set": build_failure("expired", EXPIRED, now=now)["$set"] | {"next_retry_at": None}}
     return write_each(tasks, [UpdateOne({"_id": task_id} | _build_expired_filter(now), change) for task_id in ids])
 
 
@@ -135,7 +135,7 @@ def find_unindexable(tasks: Tasks, *, limit: int, excluded_ids: Sequence[TaskId]
 def adopt(tasks: Tasks, adoptions: Sequence[tuple[TaskId, dict[str, Any]]]) -> WriteCounts:
     """Give unclaimable documents their missing fields, unless they were repaired or claimed meanwhile."""
     updates = [
-        UpdateOne(_build_unclaimable_filter(task_id) | dict.fromkeys(fields), {"$set": fields})  # null matches missing
+        UpdateOne(_build_unclaimable_filter(task_id) | build_adoption_filter(fields), {"$set": fields})
         for task_id, fields in adoptions
     ]
     return write_each(tasks, updates)
@@ -183,10 +183,11 @@ def _build_unclaimable_filter(task_id: TaskId) -> dict[str, Any]:
 
 
 def _build_quarantine(document: Malformed, *, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
-    return _build_unclaimable_filter(document.id), _build_failure("malformed", document.problem, now=now)
+    return _build_unclaimable_filter(document.id), build_failure("malformed", document.problem, now=now)
 
 
-def _build_failure(reason: Reason, message: str, *, now: datetime) -> dict[str, Any]:
+def build_failure(reason: Reason, message: str, *, now: datetime) -> dict[str, Any]:
+    """Return the update that fails a task without a lease for *reason*."""
     error = error_document(message=message, code=reason, at=now)
     fields: dict[str, Any] = {"status": "failed", "reason": reason, "error": error, "settled_by": SETTLED_BY_SWEEP}
     return {"$set": fields | {"finished_at": now, "updated_at": now}}
