@@ -27,7 +27,7 @@ _VOLATILE: Final = frozenset(
         "oldest_due_age_seconds",
         "run_time_seconds",
     }
-    | {"retry_latency_seconds", "clock_skew_seconds", "Timestamp", "due_fresh", "due_retry"}
+    | {"retry_latency_seconds", "lateness_seconds", "clock_skew_seconds", "Timestamp", "due_fresh", "due_retry"}
 )
 _DATABASE: Final = re.compile(r"\b(?:test|golden)_[0-9a-f]{32}\b")
 

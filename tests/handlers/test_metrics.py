@@ -139,7 +139,7 @@ def test_an_execution_tells_what_became_of_each_attempt(furnished: Deployed, db:
     assert all(0 <= time <= took + CLOCKS for time in times)
 
 
-def test_the_delay_of_a_retry_counts_from_when_it_was_due(furnished: Deployed, db: Database[Any]) -> None:
+def test_a_retry_is_late_from_when_it_was_due(furnished: Deployed, db: Database[Any]) -> None:
     began = monotonic()
     due_at = ServerClock(db).now() - timedelta(minutes=5)
     add(db, "works", lane="retry", due_at=due_at, attempts=1)
@@ -148,8 +148,34 @@ def test_the_delay_of_a_retry_counts_from_when_it_was_due(furnished: Deployed, d
     furnished.invoke("execute")
     took = monotonic() - began
 
-    [delay] = told(furnished)["retry_latency_seconds"]
-    assert 300 - CLOCKS <= delay <= 300 + took + CLOCKS
+    found = told(furnished)
+    [lateness] = found["lateness_seconds"]
+    assert 300 - CLOCKS <= lateness <= 300 + took + CLOCKS
+    assert "retry_latency_seconds" not in found  # no failed attempt is known
+
+
+@pytest.mark.parametrize(("retried_by", "spent_sec"), [("time", 3600), ("hand", 0)])
+def test_the_latency_of_a_retry_is_the_time_that_it_spent_in_back_off(
+    furnished: Deployed, db: Database[Any], retried_by: str, spent_sec: float
+) -> None:
+    # S01
+    began = monotonic()
+    add(db, "asks_for_more")
+    furnished.invoke("execute")
+    took = monotonic() - began
+    assert "retry_latency_seconds" not in told(furnished)
+    [task] = db.tasks.find()
+    if retried_by == "hand":  # which ends the back-off early
+        furnished.invoke("operate", {"op": "task.retry", "id": str(task["_id"])})
+    else:  # its hour passes
+        hour = timedelta(hours=1)
+        log = [line | {"started_at": line["started_at"] - hour} for line in task["attempt_log"]]
+        db.tasks.update_one({}, {"$set": {"attempt_log": log, "due_at": task["due_at"] - hour}})
+
+    furnished.invoke("execute")
+
+    [latency] = told(furnished)["retry_latency_seconds"]
+    assert spent_sec - CLOCKS <= latency <= spent_sec + took + CLOCKS
 
 
 def test_a_payload_that_a_function_raises_is_printed_nowhere(  # F81

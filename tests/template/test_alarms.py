@@ -19,7 +19,7 @@ DAY: Final = 86400
 MISSING: Final = {
     "RetryRateAlarm": "notBreaching",
     "RetriesExhaustedAlarm": "notBreaching",
-    "RetryLatencyAlarm": "notBreaching",
+    "LatenessAlarm": "notBreaching",
     "OldestDueAlarm": "ignore",
     "ErrorsAlarm": "notBreaching",
     "DeadLettersAlarm": "notBreaching",
@@ -363,7 +363,7 @@ def test_events_are_watched_of_the_functions_that_they_are_of(deploy: Deploy, re
     assert (refused["Namespace"], refused["MetricName"]) == ("AWS/ApiGateway", "5XXError")
 
 
-@pytest.mark.parametrize("name", ["RetryLatencyAlarm", "OldestDueAlarm"])
+@pytest.mark.parametrize("name", ["LatenessAlarm", "OldestDueAlarm"])
 @pytest.mark.parametrize("timeout", [90, 120, 180, 300, 600, 900])
 def test_late_is_twice_what_full_executors_and_the_tick_after_them_may_take(
     deploy: Deploy, name: str, timeout: int
@@ -371,7 +371,7 @@ def test_late_is_twice_what_full_executors_and_the_tick_after_them_may_take(
     assert alarms(deploy(ExecuteTimeout=timeout))[name]["Threshold"] == max(300, 2 * (timeout + 60))
 
 
-@pytest.mark.parametrize("name", ["RetryLatencyAlarm", "OldestDueAlarm"])
+@pytest.mark.parametrize("name", ["LatenessAlarm", "OldestDueAlarm"])
 def test_a_slower_schedule_may_be_later(deploy: Deploy, name: str) -> None:
     assert alarms(deploy(ExecuteSchedule="rate(1 hour)"))[name]["Threshold"] == 2 * 3600
 

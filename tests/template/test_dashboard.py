@@ -142,6 +142,8 @@ def test_times_are_shown_as_percentiles(widgets: list[dict[str, Any]]) -> None:
     assert {(line[1], line[-1]["stat"]) for line in lines} == {
         ("run_time_seconds", "p50"),
         ("run_time_seconds", "p99"),
+        ("lateness_seconds", "p50"),
+        ("lateness_seconds", "p90"),
         ("retry_latency_seconds", "p50"),
         ("retry_latency_seconds", "p90"),
     }

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
@@ -31,7 +32,19 @@ from tidemill.aws.metrics import (
     find_counters,
     measure_attempt,
 )
-from tidemill.model import Cancelled, Failed, Failure, Malformed, Outcome, Reason, Retried, Run, Snoozed, Succeeded
+from tidemill.model import (
+    Attempt,
+    Cancelled,
+    Failed,
+    Failure,
+    Malformed,
+    Outcome,
+    Reason,
+    Retried,
+    Run,
+    Snoozed,
+    Succeeded,
+)
 from tidemill.runner import output
 from tidemill.store.settle import Settlement
 
@@ -195,12 +208,12 @@ def test_what_is_no_number_is_not_told(told: Told, value: Any) -> None:  # F84
 
 
 def test_nothing_is_below_zero_but_a_clock(told: Told) -> None:
-    told.counts.sample("retry_latency_seconds", -0.25)
+    told.counts.sample("lateness_seconds", -0.25)
     told.counts.gauge("due_retry", -1)
     told.counts.gauge("clock_skew_seconds", -0.25)
     told.counts.count("done", -3)
 
-    assert told.values() == {"retry_latency_seconds": [0], "due_retry": [0], "clock_skew_seconds": [-0.25]}
+    assert told.values() == {"lateness_seconds": [0], "due_retry": [0], "clock_skew_seconds": [-0.25]}
 
 
 def test_a_gauge_is_told_once_as_it_is_last_and_zero_too(told: Told) -> None:
@@ -248,9 +261,34 @@ def test_an_attempt_has_its_time_and_one_of_a_retry_its_delay() -> None:
     assert found == [
         {"run_time_seconds": 1.5},
         {"run_time_seconds": 0.0},
-        {"run_time_seconds": 1.5, "retry_latency_seconds": 0.0},
-        {"run_time_seconds": 0.0, "retry_latency_seconds": 2.0},
+        {"run_time_seconds": 1.5, "lateness_seconds": 0.0},
+        {"run_time_seconds": 0.0, "lateness_seconds": 2.0},
     ]
+
+
+def test_the_time_in_back_off_is_from_the_end_of_the_failed_attempt_to_the_due_time() -> None:
+    # S01
+    failed = Attempt(attempt=1, status="failed", started_at=T0, duration_ms=1500, note="")
+    lost = Attempt(attempt=2, status="lost", started_at=T0 + timedelta(minutes=1), duration_ms=30_000, note="")
+    due_at = T0 + timedelta(minutes=3)
+    run = replace(RUN, started_at=due_at + timedelta(seconds=2))
+
+    found = [
+        measure_attempt(
+            Settlement(
+                task=replace(a_claimed_task(lane="retry", due_at=due_at), attempt_log=log), outcome=outcome, run=run
+            )
+        )
+        for log, outcome in (
+            ((failed,), Cancelled()),
+            ((failed, lost), Cancelled()),
+            ((failed,), Snoozed(until=T0)),  # the attempt does not count
+            ((), Cancelled()),  # adopted from another writer
+        )
+    ]
+
+    assert [times.get("retry_latency_seconds") for times in found] == [178.5, 90.0, None, None]
+    assert {times["lateness_seconds"] for times in found} == {2.0}
 
 
 def test_an_attempt_that_never_started_or_never_ended_took_no_time() -> None:

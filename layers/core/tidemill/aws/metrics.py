@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from aws_lambda_powertools.metrics.functions import is_metrics_disabled
 from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import AmazonCloudWatchEMFProvider
 
-from tidemill.model import Failed, Retried, Succeeded, Task
+from tidemill.model import Failed, Retried, Snoozed, Succeeded, Task
 from tidemill.runner.output import stdout
 from tidemill.store.settle import Settlement
 
@@ -38,7 +38,8 @@ Counter: TypeAlias = Literal[
 
 Sample: TypeAlias = Literal[
     "run_time_seconds",  # of each attempt that ended
-    "retry_latency_seconds",  # of each attempt of a retry: from its due time to its start
+    "retry_latency_seconds",  # of each retry: time spent in back-off, from the failed attempt to its due time
+    "lateness_seconds",  # of each attempt of a retry: from its due time to its start
 ]
 """A value of each attempt, so that CloudWatch can compute percentiles."""
 
@@ -200,7 +201,12 @@ def measure_attempt(settlement: Settlement) -> dict[Sample, float]:
         return {}
     times: dict[Sample, timedelta] = {"run_time_seconds": run.duration}
     if isinstance(task, Task) and task.lane == "retry":
-        times["retry_latency_seconds"] = run.started_at - task.due_at
+        times["lateness_seconds"] = run.started_at - task.due_at
+        if task.attempt_log and not isinstance(settlement.outcome, Snoozed):  # a snoozed attempt does not count
+            failed = task.attempt_log[-1]
+            times["retry_latency_seconds"] = (
+                task.due_at - failed.started_at - timedelta(milliseconds=failed.duration_ms)
+            )
     return {name: time.total_seconds() for name, time in times.items()}
 
 
