@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -200,8 +201,26 @@ def test_a_log_that_was_edited_by_hand_is_shown_as_far_as_it_makes_sense(
 
     said = operator.done("ops", "task", "show", str(task_id))
 
-    assert said.lines[-1].split()[:2] == ["1", "7"]
+    assert said.lines[-1].split()[:2] == ["Initial", "7"]
     assert len(said.out) < 20_000
+
+
+def test_attempts_are_named_and_their_notes_cannot_steer_the_terminal(
+    operator: CommandLine, tasks: Tasks, now: datetime
+) -> None:
+    # S07
+    notes = ["tried \x1b[31mone\n\u202ehost", "", "all sent"]
+    log = [
+        {"attempt": number, "status": "failed", "started_at": T0, "duration_ms": 1, "note": note}
+        for number, note in enumerate(notes, start=1)
+    ]
+    [task_id] = add(tasks, [document(now, attempt_log=log, attempts=3, lane="retry")])
+
+    said = operator.done("ops", "task", "show", str(task_id))
+
+    rows = [re.split(r"  +", line) for line in said.lines[-3:]]
+    assert [row[0] for row in rows] == ["Initial", "Retry #1", "Retry #2"]
+    assert (rows[0][-1], rows[2][-1]) == (r"tried \x1b[31mone \u202ehost", "all sent")
 
 
 @pytest.mark.parametrize(

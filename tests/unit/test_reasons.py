@@ -39,8 +39,8 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
             facts({"due_at": T0 + HOUR, "lane": "retry", "attempts": 2, "error": FAILURE}),
             "not_due",
             (
-                "Its last attempt failed (TimeoutError); it is not due until 2031-07-01 10:00:00 UTC (in 1h); "
-                "`tidemill ops task retry t-1` makes it due at once."
+                "Its last attempt, Retry #1, failed (TimeoutError); Retry #2 is not due until 2031-07-01 10:00:00 UTC "
+                "(in 1h); `tidemill ops task retry t-1` makes it due at once."
             ),
         ),
         (
@@ -245,7 +245,7 @@ def test_words_that_anybody_wrote_are_cut() -> None:
             {},
             "running",
             (
-                "It runs: A claimed it at 2031-07-01 08:59:50 UTC (10s ago), under a lease until 2031-07-01 "
+                "Initial runs: A claimed it at 2031-07-01 08:59:50 UTC (10s ago), under a lease until 2031-07-01 "
                 "09:01:00 UTC (in 1m)."
             ),
         ),

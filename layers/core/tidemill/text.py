@@ -44,6 +44,11 @@ def describe_not_archived(counted: Mapping[str, int]) -> str:
     return f"{total} {tasks} yet ({', '.join(names + more)})"
 
 
+def name_attempt(number: int) -> str:
+    """Return the name of an attempt for people, by its number from 1: ``Initial``, ``Retry #1``, ``Retry #2``."""
+    return "Initial" if number <= 1 else f"Retry #{number - 1}"
+
+
 def format_time(at: datetime, *, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
     """Return a time in UTC for display, without the zone."""
     return at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec=timespec)

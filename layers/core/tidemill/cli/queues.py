@@ -18,7 +18,7 @@ from tidemill.control.queues import OPTIONS_CACHE_SEC
 from tidemill.control.task_types import DEFAULT_QUEUE
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.model import SELECTIONS, QueueOptions
-from tidemill.text import format_duration, format_time
+from tidemill.text import format_duration, format_time, name_attempt
 
 DEPLOYMENT: Final = "deployment"
 NONE: Final = "none"
@@ -230,9 +230,15 @@ def _format_sizes(view: responses.QueueView) -> tuple[str, ...]:
 
 def _format_running(tasks: tuple[responses.RunningTask, ...]) -> str:
     return format_table(
-        {"task": "word", "name": "text", "attempt": "number", "lane": "word", "since (UTC)": "word"},
+        {"task": "word", "name": "text", "attempt": "word", "lane": "word", "since (UTC)": "word"},
         [
-            (task.id, task.name, str(task.attempts), "retry" if task.is_retry else "fresh", format_time(task.since))
+            (
+                task.id,
+                task.name,
+                name_attempt(task.attempts),
+                "retry" if task.is_retry else "fresh",
+                format_time(task.since),
+            )
             for task in tasks
         ],
     )

@@ -15,7 +15,7 @@ from tidemill.cli.operations import ID_HELP, PAGING_OPTIONS, call_pages, print_a
 from tidemill.cli.output import ABSENT, MAX_ID, clean, format_facts, format_points, format_table, shorten
 from tidemill.model import Status
 from tidemill.policy.failures import truncate_text
-from tidemill.text import format_duration, format_error, format_time, format_time_and_distance
+from tidemill.text import format_duration, format_error, format_time, format_time_and_distance, name_attempt
 
 _MAX_TEXT: Final = 2000
 """Characters of a text: only texts edited by hand are longer."""
@@ -170,7 +170,7 @@ def format_log(log: Sequence[responses.AttemptView]) -> str:
     if not log:
         return "no attempt is logged"
     return format_table(
-        {"attempt": "number", "status": "word", "started (UTC)": "word", "duration": "number", "note": "text"},
+        {"attempt": "word", "status": "word", "started (UTC)": "word", "duration": "number", "note": "text"},
         _format_log_rows(log),
     )
 
@@ -181,7 +181,7 @@ def _format_log_rows(log: Sequence[responses.AttemptView]) -> Iterator[tuple[str
             yield "...", ABSENT, ABSENT, ABSENT, f"{missing} not kept"
         started = format_time(line.started_at, timespec="milliseconds")
         duration = format_duration(min(line.duration_ms, _MAX_DURATION_MS) * timedelta(milliseconds=1))
-        yield str(line.attempt), line.status, started, duration, truncate_text(line.note, _MAX_TEXT)
+        yield name_attempt(line.attempt), line.status, started, duration, truncate_text(line.note, _MAX_TEXT)
 
 
 def count_missing_attempts(log: Sequence[responses.AttemptView]) -> Iterator[tuple[int, responses.AttemptView]]:

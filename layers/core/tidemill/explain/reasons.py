@@ -25,6 +25,7 @@ from tidemill.policy.scheduling import UNKNOWN_NAME_GRACE, UNKNOWN_NAME_SNOOZE, 
 from tidemill.store.connection import Tasks
 from tidemill.store.recovery import SETTLED_BY_SWEEP
 from tidemill.store.tasks import format_id
+from tidemill.text import name_attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +176,7 @@ def _explain_lease(task: Task, facts: Facts) -> str:
             f"{until}, then {RECLAIM} takes it back."
         )
     if lease.expires_at > facts.now:
-        return f"It runs: {owner} claimed it at {since}, under a lease until {until}."
+        return f"{name_attempt(task.attempts)} runs: {owner} claimed it at {since}, under a lease until {until}."
     return f"{owner} claimed it at {since} and its lease ended at {until}: {RECLAIM} takes it back."
 
 
@@ -201,7 +202,10 @@ def _explain_cancel_request(task: Task, facts: Facts) -> str | None:
 def _explain_not_due(task: Task, facts: Facts) -> str | None:
     if task.due_at <= facts.now:
         return None
-    failed = f"Its last attempt failed{_format_last_error(task)}; it" if task.lane == "retry" else "It"
+    failed = "It"
+    if task.lane == "retry":
+        last, following = name_attempt(task.attempts), name_attempt(task.attempts + 1)
+        failed = f"Its last attempt, {last}, failed{_format_last_error(task)}; {following}"
     note = "" if task.adoption_note is None else f" Note: {shorten(task.adoption_note)}."
     hurry = format_command("ops task retry", _format_id_argument(task.id))
     message = f"{failed} is not due until {format_when(task.due_at, facts)}; {hurry} makes it due at once.{note}"
