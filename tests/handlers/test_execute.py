@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -193,7 +194,13 @@ def test_the_report_is_returned_and_logged(deployed: Deployed, db: Database[Any]
 class Prison:
     """Has no room."""
 
-    def run(self, spec: RunSpec, *, cancelled: threading.Event) -> RunResult:
+    def run(
+        self,
+        spec: RunSpec,
+        *,
+        cancelled: threading.Event,
+        take_note: Callable[[str], object],  # noqa: ARG002 - it takes none
+    ) -> RunResult:
         raise IsolationError(f"no process for {spec.name}, {cancelled.is_set()}")
 
     def close(self) -> None:

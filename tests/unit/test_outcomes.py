@@ -14,9 +14,17 @@ from tests.fixtures import T0
 from tests.ids import shown
 from tests.unit.make import a_claimed_task, a_context
 from tidemill import Fail, Malformed, Retry, RetryPolicy, Snooze, TaskTimeoutError
-from tidemill.executor.outcomes import MAX_NOTE_CHARS, Terms, after_end, after_timeout
+from tidemill.executor.outcomes import Terms, after_end, after_timeout
 from tidemill.model import Adaptive, Failed, Failure, Outcome, Pressure, Retried, Snoozed, Succeeded
-from tidemill.policy.failures import MAX_MESSAGE_CHARS, MIN_SNOOZE, Kind, Rules, classify, find_snooze_request
+from tidemill.policy.failures import (
+    MAX_MESSAGE_CHARS,
+    MAX_NOTE_CHARS,
+    MIN_SNOOZE,
+    Kind,
+    Rules,
+    classify,
+    find_snooze_request,
+)
 from tidemill.policy.retry import DEFAULT, Load, decide_after_loss
 from tidemill.policy.scheduling import fail_malformed
 from tidemill.runner.results import Crashed, Lost, NotStarted, Raised, Returned, RunResult, SnoozeRequested, TimedOut

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -34,7 +34,13 @@ class Elsewhere:
         self.go = threading.Event()
         self.go.set()
 
-    def run(self, spec: RunSpec, *, cancelled: threading.Event) -> RunResult:
+    def run(
+        self,
+        spec: RunSpec,
+        *,
+        cancelled: threading.Event,
+        take_note: Callable[[str], object],  # noqa: ARG002 - it takes none
+    ) -> RunResult:
         self.specs.append((spec, cancelled))
         self.go.wait(5)
         self.returned += 1

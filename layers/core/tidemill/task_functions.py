@@ -23,6 +23,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from tidemill.clock import read_monotonic
 from tidemill.errors import Fail, RegistrationError
 from tidemill.model import TaskId
+from tidemill.policy.failures import MAX_NOTE_CHARS, truncate_text
 from tidemill.requests.validation import problems
 
 _CALLS: Final = "must be callable as function(payload) or function(payload, ctx)"
@@ -40,6 +41,10 @@ _UNIONS: Final = (typing.Union, types.UnionType)
 _NO_OBJECTS: Final = (str, int, float, complex, bytes, list, tuple, set, frozenset, date, Decimal, UUID, Enum, NoneType)
 
 
+def _ignore_note(_: str) -> None:
+    """Do nothing: nothing logs the attempt."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
     """Context of a running task function.
@@ -55,6 +60,7 @@ class TaskContext:
     correlation_id: str | None = None
     traceparent: str | None = None
     _cancelled: Event = field(default_factory=Event, repr=False)
+    _take_note: Callable[[str], object] = field(default=_ignore_note, repr=False)
 
     def remaining(self) -> timedelta:
         """Return the time until this attempt times out; never negative. Tests cannot freeze it."""
@@ -63,6 +69,13 @@ class TaskContext:
     def cancelled(self) -> bool:
         """Return True if a cancellation of this task was requested. The executor checks once a second."""
         return self._cancelled.is_set()
+
+    def note(self, text: object) -> None:
+        """Set the note of this attempt in the execution log, instead of an earlier one; at most 200 characters.
+
+        It is stored however the attempt ends. It is lost with its executor, and with an attempt that does not count.
+        """
+        self._take_note(truncate_text(str(text), MAX_NOTE_CHARS))
 
 
 @dataclass(frozen=True, slots=True)

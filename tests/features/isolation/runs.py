@@ -50,7 +50,7 @@ def runner(isolation: IsolatedRunner) -> Run:
     """What runs a function by the last part of its name."""
 
     def run(name: str, *, timeout: float = LONG, **payload: Any) -> RunResult:
-        return isolation.run(a_run_spec(name, payload, timeout=timeout), cancelled=threading.Event())
+        return isolation.run(a_run_spec(name, payload, timeout=timeout), cancelled=threading.Event(), take_note=bool)
 
     return run
 
@@ -89,7 +89,7 @@ def begin(isolation: IsolatedRunner, spec: RunSpec, *, cancelled: threading.Even
 
     def run() -> None:
         try:
-            ends.append(isolation.run(spec, cancelled=cancelled or threading.Event()))
+            ends.append(isolation.run(spec, cancelled=cancelled or threading.Event(), take_note=bool))
         except BaseException as error:  # noqa: BLE001 - that is what came of it
             ends.append(error)
 

@@ -25,7 +25,13 @@ class Cell:
     names: list[str] = field(default_factory=list)
     before: Callable[[threading.Event], object] = bool
 
-    def run(self, spec: RunSpec, *, cancelled: threading.Event) -> RunResult:
+    def run(
+        self,
+        spec: RunSpec,
+        *,
+        cancelled: threading.Event,
+        take_note: Callable[[str], object],  # noqa: ARG002 - it takes none
+    ) -> RunResult:
         assert not cancelled.is_set()
         self.names.append(spec.name)
         self.before(cancelled)

@@ -135,7 +135,7 @@ def test_a_function_is_told_the_ids_of_who_enqueued_it(
 ) -> None:
     spec = a_run_spec("tells_who_asked", correlation_id=ids[0], traceparent=ids[1])
 
-    assert process_pool.run(spec, cancelled=threading.Event()) == Returned(list(ids))
+    assert process_pool.run(spec, cancelled=threading.Event(), take_note=bool) == Returned(list(ids))
 
 
 LEAVES_WORK = """

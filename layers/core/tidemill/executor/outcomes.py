@@ -27,7 +27,15 @@ from tidemill.model import (
     Succeeded,
     Task,
 )
-from tidemill.policy.failures import COMMON, MAX_MESSAGE_CHARS, Rules, is_retried, plan_snooze, truncate_text
+from tidemill.policy.failures import (
+    COMMON,
+    MAX_MESSAGE_CHARS,
+    MAX_NOTE_CHARS,
+    Rules,
+    is_retried,
+    plan_snooze,
+    truncate_text,
+)
 from tidemill.policy.retry import NO_LOAD, Load, decide_after_failure, decide_after_loss
 from tidemill.runner.results import Crashed, Lost, NotStarted, Raised, Returned, SnoozeRequested, TimedOut
 from tidemill.runner.worker_thread import FinishedRun, RunningTask
@@ -37,9 +45,6 @@ from tidemill.text import format_error
 
 FLUSH_SIZE: Final = 100
 """Number of settlements that are written at once, without waiting."""
-
-MAX_NOTE_CHARS: Final = 200
-"""Characters of the note in the log of attempts."""
 
 _MS: Final = timedelta(milliseconds=1)
 
@@ -230,7 +235,7 @@ def _settle_crash(ended: FinishedRun, description: str, terms: Terms) -> Settlem
 
 
 def _settle_loss(ended: FinishedRun, description: str, terms: Terms) -> Settlement:
-    task, note = ended.running.task, truncate_text(description, MAX_NOTE_CHARS)
+    task, note = ended.running.task, _build_note(truncate_text(description, MAX_NOTE_CHARS), ended.running)
     outcome = decide_after_loss(task, terms.policy, now=terms.now, draw=terms.draw, load=terms.load)
     run = Run(started_at=ended.running.started_at, duration=ended.duration, status="lost", note=note)
     return Settlement(task=task, outcome=outcome, run=run, lost=True)
@@ -244,7 +249,9 @@ def _settle_timeout(running: RunningTask, terms: Terms, *, by_function: bool) ->
         retryable=is_retried(TaskTimeoutError, terms.rules),
         by_function=by_function,
     )
-    run = Run(started_at=running.started_at, duration=allowed, status="timed_out", note=failure.message)
+    run = Run(
+        started_at=running.started_at, duration=allowed, status="timed_out", note=_build_note(failure.message, running)
+    )
     return Settlement(task=running.task, outcome=_decide_failure(failure, running, terms), run=run)
 
 
@@ -254,12 +261,17 @@ def _build_settlement(ended: FinishedRun, outcome: Outcome) -> Settlement:
         started_at=ended.running.started_at,
         duration=ended.duration,
         status="succeeded" if failure is None else "failed",
-        note="" if failure is None else _build_note(failure),
+        note=_build_note("" if failure is None else _describe_failure(failure), ended.running),
     )
     return Settlement(task=ended.running.task, outcome=outcome, run=run)
 
 
-def _build_note(failure: Failure) -> str:
+def _build_note(cause: str, running: RunningTask) -> str:
+    """Return the note of an attempt: the *cause* of its end, if any, and the note of its function."""
+    return "; ".join(part for part in (cause, running.note) if part)
+
+
+def _describe_failure(failure: Failure) -> str:
     return truncate_text(format_error(failure.code, failure.message), MAX_NOTE_CHARS)
 
 

@@ -19,6 +19,9 @@ NOT_RETRIED = frozenset({"ValidationError", "NotFoundError", "UnauthorizedError"
 
 MAX_MESSAGE_CHARS = 2000
 MAX_LOCATION_CHARS = 200
+MAX_NOTE_CHARS: Final = 200
+"""Characters of each part of a note in the execution log: the error, and the note of the function."""
+
 MAX_CAUSES: Final = 3
 MAX_CAUSE_CHARS: Final = 300
 MAX_CAUSES_CHARS: Final = 1000

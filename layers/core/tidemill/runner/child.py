@@ -28,6 +28,7 @@ from tidemill.runner.process_protocol import (
     RunSpec,
     decode_run_spec,
     encode_answer,
+    encode_note,
     send_message,
 )
 from tidemill.task_functions import TaskContext
@@ -120,7 +121,17 @@ def _receive_run_spec(run_socket: socket.socket) -> RunSpec:
 
 
 def _run_and_answer(run_socket: socket.socket, spec: RunSpec, task_type: TaskType, cancelled: threading.Event) -> None:
-    pid, socket_id = os.getpid(), _identify_socket(run_socket)
+    pid, socket_id, sending = os.getpid(), _identify_socket(run_socket), threading.Lock()
+
+    def may_send() -> bool:
+        # A fork made by the function must not send, and nothing may go to a descriptor that replaced the socket.
+        return os.getpid() == pid and _identify_socket(run_socket) == socket_id
+
+    def send_note(text: str) -> None:
+        if may_send():
+            with contextlib.suppress(OSError), sending:  # an error: the executor is gone
+                send_message(run_socket, encode_note(text))
+
     ctx = TaskContext(
         task_id=spec.task_id,
         attempt=spec.attempt,
@@ -129,14 +140,15 @@ def _run_and_answer(run_socket: socket.socket, spec: RunSpec, task_type: TaskTyp
         correlation_id=spec.correlation_id,
         traceparent=spec.traceparent,
         _cancelled=cancelled,
+        _take_note=send_note,
     )
     send_message(run_socket, {"begun": True})
     coroutines = Coroutines()  # never closed: calls left on threads end with the process
     result = run_function(lambda: coroutines.run_to_end(lambda: task_type.call(spec.payload, ctx)), task_type.rules)
-    # A fork made by the function must not answer, and nothing may go to a descriptor that replaced the socket.
-    if os.getpid() == pid and _identify_socket(run_socket) == socket_id:
+    if may_send():
         flush_output()
-        send_message(run_socket, encode_answer(result))
+        with sending:
+            send_message(run_socket, encode_answer(result))
 
 
 def _watch_executor(run_socket: socket.socket, cancelled: threading.Event) -> None:

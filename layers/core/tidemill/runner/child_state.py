@@ -3,7 +3,7 @@
 The child and the forkserver send over separate connections. The state of a forked child therefore has two parts:
 ``call`` moves on what the child sends, ``end`` on what the forkserver sends. The order between the two does not matter.
 
-The child sends at most two messages: "begun" and an answer, or "refused".
+The child sends at most two messages about its state: "begun" and an answer, or "refused". Notes are no part of it.
 """
 
 from __future__ import annotations

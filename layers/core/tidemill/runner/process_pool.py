@@ -46,6 +46,7 @@ from tidemill.runner.process_protocol import (
     Frames,
     GarbledError,
     RunSpec,
+    decode_note,
     encode_run_spec,
     send_message,
 )
@@ -99,13 +100,13 @@ class ProcessPool:
         self._forkserver: Future[ForkserverClient] | None = None
         self._is_closed = False
 
-    def run(self, spec: RunSpec, *, cancelled: threading.Event) -> RunResult:
+    def run(self, spec: RunSpec, *, cancelled: threading.Event, take_note: Callable[[str], object]) -> RunResult:
         """Run the function and return its result, as `IsolatedRunner` defines it."""
         begin_by = time.monotonic() + self._begin_within.total_seconds()
         try:
-            return self._run_in_child(spec, begin_by, cancelled)
+            return self._run_in_child(spec, begin_by, cancelled, take_note)
         except ForkserverLostError:
-            return self._run_in_child(spec, begin_by, cancelled)
+            return self._run_in_child(spec, begin_by, cancelled, take_note)
 
     def close(self) -> None:
         """End the forkserver and every run. Later runs are refused."""
@@ -115,10 +116,13 @@ class ProcessPool:
         if forkserver is not None and forkserver.exception() is None:
             forkserver.result().close()
 
-    def _run_in_child(self, spec: RunSpec, begin_by: float, cancelled: threading.Event) -> RunResult:
+    def _run_in_child(
+        self, spec: RunSpec, begin_by: float, cancelled: threading.Event, take_note: Callable[[str], object]
+    ) -> RunResult:
         forkserver = self._await_forkserver(begin_by)
         try:
-            return ChildSession(forkserver, spec, begin_by=begin_by, cancelled=cancelled).run()
+            session = ChildSession(forkserver, spec, begin_by=begin_by, cancelled=cancelled, take_note=take_note)
+            return session.run()
         except ForkserverLostError:
             forkserver.kill()  # unresponsive or about to exit: the next run needs another one
             raise
@@ -171,12 +175,19 @@ class ChildSession:
     """
 
     def __init__(
-        self, forkserver: ForkserverClient, spec: RunSpec, *, begin_by: float, cancelled: threading.Event
+        self,
+        forkserver: ForkserverClient,
+        spec: RunSpec,
+        *,
+        begin_by: float,
+        cancelled: threading.Event,
+        take_note: Callable[[str], object],
     ) -> None:
         self._forkserver = forkserver
         self._spec = spec
         self._deadline = begin_by
         self._cancelled = cancelled
+        self._take_note = take_note
         self._has_sent_cancel = False
         self._state: ChildState = Forking()
         try:
@@ -263,7 +274,12 @@ class ChildSession:
 
     def _receive_from_child(self) -> None:
         received = _read(self._run_socket, self._child_frames)
-        self._state = functools.reduce(on_child, received, self._state)
+        for message in received:
+            note = None if isinstance(message, ConnectionEnd) else decode_note(message)
+            if note is None:
+                self._state = on_child(self._state, message)
+            else:
+                self._take_note(note)
         if is_call_final(self._state) or ConnectionEnd.CLOSED in received:
             self._poll.unregister(self._run_socket)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
@@ -20,6 +20,7 @@ from bson.raw_bson import RawBSONDocument
 from tidemill.documents import decode
 from tidemill.errors import IsolationError
 from tidemill.model import Failure, TaskId
+from tidemill.policy.failures import MAX_NOTE_CHARS, truncate_text
 from tidemill.runner.results import Raised, Returned, RunResult, SnoozeRequested
 
 RUN: Final = b"r"
@@ -65,10 +66,11 @@ class RunSpec:
 class IsolatedRunner(Protocol):
     """Runs each function in a process of its own, so that a crash ends no other run."""
 
-    def run(self, spec: RunSpec, *, cancelled: threading.Event) -> RunResult:
+    def run(self, spec: RunSpec, *, cancelled: threading.Event, take_note: Callable[[str], object]) -> RunResult:
         """Run the function and return its result. May be called from many threads at once.
 
-        Once *cancelled* is set, the context of the function reports the cancellation.
+        Once *cancelled* is set, the context of the function reports the cancellation. *take_note* is called with each
+        note of the function.
 
         Raises:
             IsolationError: No process can run the function. It has not started and will not.
@@ -162,6 +164,19 @@ def decode_answer(message: Mapping[str, Any]) -> RunResult | None:
         return _parse_answer(message)
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
+
+
+def encode_note(text: str) -> dict[str, Any]:
+    """Return a note of the function as a message."""
+    return {"note": text}
+
+
+def decode_note(message: Mapping[str, Any]) -> str | None:
+    """Return the note in *message*, bounded, or ``None`` if it holds none."""
+    match message:
+        case {"note": str(text)}:
+            return truncate_text(text, MAX_NOTE_CHARS)
+    return None
 
 
 def _parse_answer(message: Mapping[str, Any]) -> RunResult | None:

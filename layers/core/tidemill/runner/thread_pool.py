@@ -10,6 +10,7 @@ import contextlib
 import functools
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
@@ -81,6 +82,7 @@ class ThreadPool:
         """
         started = self._monotonic()
         cancel = threading.Event()
+        notes: deque[str] = deque(maxlen=1)
         ctx = TaskContext(
             task_id=task.id,
             attempt=task.attempts,
@@ -89,10 +91,17 @@ class ThreadPool:
             correlation_id=task.correlation_id,
             traceparent=task.traceparent,
             _cancelled=cancel,
+            _take_note=notes.append,
         )
         isolation = self._isolation if self.needs_isolation(task, task_type) else None
         running = RunningTask(
-            task=task, ctx=ctx, started_at=now, started=started, cancel=cancel, is_isolated=isolation is not None
+            task=task,
+            ctx=ctx,
+            started_at=now,
+            started=started,
+            cancel=cancel,
+            notes=notes,
+            is_isolated=isolation is not None,
         )
         if isolation is None:
             work = functools.partial(_run_here, running, task_type)
@@ -199,6 +208,6 @@ def _run_isolated(
         traceparent=running.ctx.traceparent,
     )
     try:
-        return isolation.run(spec, cancelled=running.cancel)
+        return isolation.run(spec, cancelled=running.cancel, take_note=running.notes.append)
     except IsolationError as error:
         return NotStarted(str(error))

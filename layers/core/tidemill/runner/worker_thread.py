@@ -7,6 +7,7 @@ import ctypes
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -28,14 +29,23 @@ its end.
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunningTask:
-    """One started function. ``started`` and the context's ``deadline`` are readings of the monotonic clock."""
+    """One started function. ``started`` and the context's ``deadline`` are readings of the monotonic clock.
+
+    ``notes`` holds the last note of the function, if any.
+    """
 
     task: Task
     ctx: TaskContext
     started_at: datetime
     started: float
     cancel: threading.Event = field(repr=False)
+    notes: deque[str] = field(default_factory=lambda: deque(maxlen=1), repr=False)
     is_isolated: bool = False
+
+    @property
+    def note(self) -> str:
+        """The last note of the function, or ``""``."""
+        return next(iter(self.notes.copy()), "")
 
     @property
     def abandon_at(self) -> float:
