@@ -46,6 +46,7 @@ _CHOSEN: Final[Schema] = {
     "then": _require("id"),
 }
 _COUNT: Final[Schema] = {"minimum": 1, "maximum": MAX_COUNT}
+_CAP: Final[Schema] = {"minimum": 0, "maximum": MAX_COUNT}
 _NUMBER: Final[Schema] = {"type": "number"}  # and not null
 _WHOLE: Final[Schema] = {"type": "integer"}
 
@@ -54,7 +55,7 @@ RULES: Final[Mapping[str, Schema]] = {
     "HttpBatchTask": _ONE_START | _KEY,
     "NewTask": _ONE_START | _KEY,
     "Occurrence": {"properties": {"schedule": {"pattern": rf"^(?!<){_TRIMMED.removeprefix('^')}"}}},
-    "QueueSet": {"minProperties": 3} | _bound(retry_share={"minimum": 0, "maximum": 1}, max_in_flight_retries=_COUNT),
+    "QueueSet": {"minProperties": 3} | _bound(retry_share={"minimum": 0, "maximum": 1}, max_in_flight_retries=_CAP),
     "AdaptiveChange": _bound(
         scale=_WHOLE | _COUNT, max_sec=_NUMBER | {"exclusiveMinimum": 0, "maximum": MAX_BACKOFF_SEC}
     ),

@@ -38,6 +38,19 @@ def test_numbers_are_read_as_shells_write_them(operator: CommandLine, db: Databa
     ]
 
 
+def test_a_cap_of_zero_is_shown_as_a_pause_of_retries(operator: CommandLine, db: Database[Any], tasks: Tasks) -> None:
+    # S10
+    now = ServerClock(db).now()
+    add(tasks, [document(now, _id="again", lane="retry", attempts=1, due_at=now + timedelta(hours=1))])
+    said = operator.done("ops", "queue", "set", "default", "--max-in-flight-retries", "0").out
+
+    assert "0: retries are paused" in said
+    assert operator.done("ops", "queue", "status").lines[0].endswith(" is open, but its retries are paused")
+    assert operator.done("ops", "queue", "ls").lines[-1].endswith("retries paused")
+    assert "the retries of queue default are paused" in operator("ops", "task", "retry", "again").err
+    assert "Retries of queue default are paused" in operator.done("ops", "task", "explain", "again").out
+
+
 @pytest.mark.parametrize(
     ("typo", "meant"),
     [("emial", "email"), ("defalt", "default"), ("eu-centrl", "eu-central"), ("python-olny", "python-only")],
@@ -65,6 +78,7 @@ def test_a_name_that_is_nearly_one_is_guessed(
         ({"retry_share": 0.0}, {"retry_share": 0.0}),
         ({"retry_share": "deployment"}, {"retry_share": None}),
         ({"max_in_flight_retries": 3}, {"max_in_flight_retries": 3}),
+        ({"max_in_flight_retries": 0}, {"max_in_flight_retries": 0}),
         ({"max_in_flight_retries": "none"}, {"max_in_flight_retries": None}),
         ({"adaptive": "on"}, {"adaptive": {}}),
         ({"adaptive": "off"}, {"adaptive": None}),

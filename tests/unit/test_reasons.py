@@ -105,6 +105,14 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
             ),
         ),
         (
+            facts({"lane": "retry"}, options=QueueOptions(max_in_flight_retries=0)),
+            "retries_paused",
+            (
+                "Retries of queue default are paused, because it allows 0 of them in flight: none starts until "
+                "`tidemill ops queue set default --max-in-flight-retries N`, with N above 0 or none."
+            ),
+        ),
+        (
             facts(standing=FleetStatus()),
             "no_tick",
             (

@@ -121,7 +121,7 @@ class QueueOptions:
     """Options of one queue; ``None`` means the deployment's choice.
 
     ``retry_share`` is the part of an executor's slots that retries occupy under the selection ``weighted``.
-    ``max_in_flight_retries`` bounds the retries that are leased at once by all executors together.
+    ``max_in_flight_retries`` bounds the retries that are leased at once by all executors together; 0 pauses them.
     """
 
     paused: bool = False
@@ -137,8 +137,13 @@ class QueueOptions:
         if self.retry_share is not None:
             _require_number(self.retry_share, "retry_share", "from 0 to 1", low=0, high=1)
         if self.max_in_flight_retries is not None:
-            _require_whole(self.max_in_flight_retries, 1, MAX_COUNT, "max_in_flight_retries")
+            _require_whole(self.max_in_flight_retries, 0, MAX_COUNT, "max_in_flight_retries")
         _require_kind(self.pressure, Pressure, "pressure")
+
+    @property
+    def has_paused_retries(self) -> bool:
+        """True if no retry of the queue starts, whether or not its fresh tasks start."""
+        return self.paused or self.max_in_flight_retries == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

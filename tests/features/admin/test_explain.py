@@ -26,7 +26,7 @@ from tidemill.control.semaphores import PermitOwner, acquire
 from tidemill.control.task_types import declare_types
 from tidemill.dead_letters.archive import move_failed
 from tidemill.errors import NotDelayedError, TaskNotFoundError
-from tidemill.model import LANES, Lane, Malformed, QueueOptions, Task, TaskId
+from tidemill.model import LANES, SELECTIONS, Lane, Malformed, QueueOptions, Selection, Task, TaskId
 from tidemill.registry import Registry
 from tidemill.store import counts as store_counts
 from tidemill.store import tasks
@@ -98,6 +98,19 @@ def test_what_a_queue_chooses_is_told(queue: Queue, bench: Bench, now: datetime)
     assert codes(queue, fresh) == ["paused"]
     assert codes(queue, retry) == ["paused", "retry_cap"]
     assert "2 by B until" in queue.explain(retry).reasons[1].message
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.usefixtures("attended")
+def test_a_pause_of_retries_is_told_of_a_retry_and_stands_before_no_fresh_task(
+    queue: Queue, bench: Bench, now: datetime, selection: Selection
+) -> None:
+    # S10
+    change_queue(bench.db, "default", QueueOptions(selection=selection, max_in_flight_retries=0), now=now)
+    [fresh, retry] = add(bench.tasks, [document(now), document(now - HOUR, lane="retry", attempts=1)])
+
+    assert codes(queue, fresh) == ["next"]
+    assert codes(queue, retry) == ["retries_paused"]
 
 
 @pytest.mark.parametrize(

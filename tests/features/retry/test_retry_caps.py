@@ -18,7 +18,7 @@ from tests.claimers import a_claimer, holds, leased_retries, the_caps
 from tests.commands import Commands
 from tests.features.conftest import Bench
 from tests.fixtures import ManualClock
-from tidemill import Retry
+from tidemill import Retry, TaskContext
 from tidemill.control.queues import change_queue
 from tidemill.executor.retry_permits import PERMIT_GRACE
 from tidemill.model import SELECTIONS, Failure, Malformed, QueueOptions, Retried, Selection, Succeeded, Task
@@ -212,6 +212,64 @@ def test_an_uncapped_queue_asks_for_no_permits(bench: Bench) -> None:
     bench.execute()
 
     assert bench.db["control"].count_documents({"_id": {"$ne": "tidemill"}}) == 0
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.parametrize("queues", [(), ("default",)])
+def test_a_cap_of_zero_starts_no_retry_and_every_fresh_task(
+    bench: Bench, selection: Selection, queues: tuple[str, ...]
+) -> None:
+    # S10
+    now = bench.clock.now()
+    paused = QueueOptions(selection=selection, max_in_flight_retries=0)
+    change_queue(bench.db, "default", paused, now=now)
+    add(bench.tasks, [document(now - HOUR, lane="retry", attempts=1, payload={"n": "retry"}) for _ in range(40)])
+    add(bench.tasks, [document(now, payload={"n": "fresh"}) for _ in range(40)])
+
+    first = bench.execute(queues=queues)
+    ran, at_first = set(bench.ran), len(bench.ran)
+    change_queue(bench.db, "default", QueueOptions(selection=selection), now=now)
+    second = bench.execute(queues=queues)
+
+    assert (first["done"], at_first, ran) == (40, 40, {"fresh"})
+    assert (first["claimed"], first["released"], first.backlog) == (40, 0, False)
+    assert second["done"] == 40
+    assert bench.db["control"].count_documents({"_id": "retries:default"}) == 0  # no permit was asked for
+
+
+def test_an_executor_of_retries_alone_leaves_at_once_where_they_are_paused(bench: Bench) -> None:
+    now = bench.clock.now()
+    change_queue(bench.db, "default", QueueOptions(max_in_flight_retries=0), now=now)
+    add(bench.tasks, [document(now, lane="retry", attempts=1)])
+
+    report = bench.execute(lanes=("retry",))
+
+    assert (report["claimed"], report.backlog, bench.ran) == (0, False, [])
+
+
+def test_a_pause_of_retries_stops_those_of_its_queue_alone(bench: Bench) -> None:
+    now = bench.clock.now()
+    change_queue(bench.db, "default", QueueOptions(max_in_flight_retries=0), now=now)
+    add(bench.tasks, [document(now, lane="retry", attempts=1, queue=queue) for queue in ("default", "eu")])
+
+    assert bench.execute()["done"] == 1
+    assert [raw["queue"] for raw in bench.db["tasks"].find({"status": "pending"})] == ["default"]
+
+
+def test_a_task_that_fails_while_retries_are_paused_waits_for_their_end(bench: Bench) -> None:
+    now = bench.clock.now()
+    change_queue(bench.db, "default", QueueOptions(max_in_flight_retries=0), now=now)
+
+    @bench.task("fails_once")
+    def _(_: Any, ctx: TaskContext) -> None:
+        if ctx.attempt == 1:
+            raise Retry("busy", after=timedelta(0))
+
+    add(bench.tasks, [document(now, name="fails_once")])
+
+    assert (bench.execute()["retried"], bench.execute()["claimed"]) == (1, 0)
+    change_queue(bench.db, "default", QueueOptions(max_in_flight_retries=1), now=now)
+    assert bench.execute()["done"] == 1
 
 
 def test_retries_that_fail_again_give_their_permits_back(bench: Bench) -> None:

@@ -18,7 +18,7 @@ from tidemill.control import queues, task_types
 from tidemill.control.task_types import Directory
 from tidemill.dead_letters import queries
 from tidemill.errors import InvalidRequestError, NotDelayedError, Problem, TaskNotFoundError, TidemillError
-from tidemill.model import Malformed, Task, TaskId
+from tidemill.model import Malformed, QueueOptions, Task, TaskId
 from tidemill.policy.failures import truncate_text
 from tidemill.policy.retry import resolve_policy
 from tidemill.store import tasks
@@ -223,10 +223,12 @@ def _check_pause(task: Task | Malformed, context: AdminContext) -> tuple[bool | 
     if isinstance(task, Malformed):
         return None, ()
     try:
-        options = queues.load_options(context.db, task.queue)
+        options = queues.load_options(context.db, task.queue) or QueueOptions()
     except TidemillError as error:
         return None, (describe_unknown("whether its queue is paused", error),)
-    return options is not None and options.paused, ()
+    is_delayed = task.lane == "retry" and options.has_paused_retries and not options.paused
+    warning = f"the retries of queue {task.queue} are paused: `tidemill ops task explain` says how to start them again"
+    return options.paused, (warning,) if is_delayed else ()
 
 
 def _warn_no_match(queue: str | None, context: AdminContext) -> tuple[str, ...]:

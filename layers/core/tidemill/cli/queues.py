@@ -40,7 +40,7 @@ def _list() -> None:
     print_text(
         format_table(
             {"queue": "text", **dict.fromkeys(_SIZES, "number"), "state": "word"},
-            [(view.queue, *_format_sizes(view), "paused" if view.paused else "open") for view in page.queues],
+            [(view.queue, *_format_sizes(view), _format_state(view)) for view in page.queues],
         )
     )
 
@@ -122,7 +122,7 @@ _SWITCH: Final = click.Choice(["on", "off"])
     "--max-in-flight-retries",
     type=_CAP,
     metavar="N",
-    help="Maximum number of retries that run at once, or none for no limit.",
+    help="Maximum number of retries that run at once; 0 pauses retries, none is no limit.",
 )
 @option("--adaptive", type=_SWITCH, metavar="on|off", help="Lengthen retry delays while many tasks are due.")
 @option("--adaptive-scale", type=int, metavar="N", help="Multiply delays by 1 + due tasks / N; turns adaptive on.")
@@ -195,12 +195,16 @@ def describe_own_options(options: QueueOptions) -> dict[str, str]:
     if options.retry_share is not None:
         words["retry share"] = f"{options.retry_share:g}"
     if options.max_in_flight_retries is not None:
-        words["retries in flight"] = f"at most {options.max_in_flight_retries}"
+        words["retries in flight"] = _format_cap(options.max_in_flight_retries)
     if adaptive is not None:
         words["adaptive back-off"] = f"delay x (1 + due tasks / {adaptive.scale}), up to {adaptive.max_sec:g} s"
     if budget is not None:
         words["retry budget"] = f"delay x {budget.factor:g} after {budget.per_minute} retries in a minute"
     return words
+
+
+def _format_cap(cap: int) -> str:
+    return f"at most {cap}" if cap else "0: retries are paused"
 
 
 def describe_options(options: QueueOptions) -> dict[str, str]:
@@ -220,7 +224,15 @@ def _format_queue(response: responses.QueueResponse | responses.QueueChangeRespo
 
 
 def _describe_state(response: responses.QueueResponse | responses.QueueChangeResponse) -> str:
-    return f"{_format_queue(response)} {_PAUSED if response.queue.paused else 'is open'}"
+    view = response.queue
+    state = "is open, but its retries are paused" if view.options.has_paused_retries else "is open"
+    return f"{_format_queue(response)} {_PAUSED if view.paused else state}"
+
+
+def _format_state(view: responses.QueueView) -> str:
+    if view.paused:
+        return "paused"
+    return "retries paused" if view.options.has_paused_retries else "open"
 
 
 def _format_sizes(view: responses.QueueView) -> tuple[str, ...]:

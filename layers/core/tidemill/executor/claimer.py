@@ -223,8 +223,10 @@ class _CurrentClaim:
             self._record_error(error)
             return []
         lanes = self.context.options.lanes
-        if not self.thorough and self.permits.is_full(queue):
-            lanes = tuple(lane for lane in lanes if lane != "retry")
+        if choices.max_in_flight_retries == 0:  # its retries are paused
+            lanes = _without_retries(lanes)
+        elif not self.thorough and self.permits.is_full(queue):
+            lanes = _without_retries(lanes)
             self.looks.append(_Look(more_due=True))
         if choices.paused or not lanes:
             return []
@@ -371,6 +373,10 @@ class _Look(ClaimResult):
     """Result of one look at lanes of a queue. ``lost_all``: other executors claimed every task that was found."""
 
     lost_all: bool = False
+
+
+def _without_retries(lanes: Lanes) -> Lanes:
+    return tuple(lane for lane in lanes if lane != "retry")
 
 
 def _is_retry(task: Task | Malformed) -> TypeGuard[Task]:

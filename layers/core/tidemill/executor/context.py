@@ -76,7 +76,7 @@ class Report(Counter[str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueChoices:
-    """Choices for one queue. ``max_in_flight_retries`` of ``None`` is no limit."""
+    """Choices for one queue. ``max_in_flight_retries`` of ``None`` is no limit, 0 a pause."""
 
     selection: Selection
     retry_share: float

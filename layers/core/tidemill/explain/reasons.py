@@ -222,6 +222,16 @@ def _explain_paused(task: Task, facts: Facts) -> str | None:
     return f"Queue {shorten(task.queue)} is paused: nothing of it starts until {resume}."
 
 
+def _explain_paused_retries(task: Task, facts: Facts) -> str | None:
+    if task.lane != "retry" or facts.options.max_in_flight_retries != 0:
+        return None
+    resume = format_command("ops queue set", format_word(task.queue, "QUEUE"), "--max-in-flight-retries N")
+    return (
+        f"Retries of queue {shorten(task.queue)} are paused, because it allows 0 of them in flight: none starts until "
+        f"{resume}, with N above 0 or none."
+    )
+
+
 def _explain_unknown_task(task: Task, facts: Facts) -> str | None:
     fleet = facts.standing
     has_any_run = facts.is_any_known or fleet.last_acquired_at is not None or bool(fleet.at_work)
@@ -258,7 +268,7 @@ def _explain_put_off(task: Task, facts: Facts) -> str | None:
 
 def _explain_retry_cap(task: Task, facts: Facts) -> str | None:
     limit, permits = facts.options.max_in_flight_retries, facts.standing.retries
-    if task.lane != "retry" or count_free_retries(facts.options, facts.standing) != 0:
+    if task.lane != "retry" or not limit or count_free_retries(facts.options, facts.standing) != 0:
         return None
     change = format_command("ops queue set", format_word(task.queue, "QUEUE"), "--max-in-flight-retries N")
     return (
@@ -373,6 +383,7 @@ _CHECKS: Final[dict[str, _Check]] = {
     "not_due": _explain_not_due,
     "put_off": _explain_put_off,
     "paused": _explain_paused,
+    "retries_paused": _explain_paused_retries,
     "unknown_task": _explain_unknown_task,
     "retry_cap": _explain_retry_cap,
     "no_tick": explain_no_tick,
