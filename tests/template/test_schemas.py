@@ -97,6 +97,8 @@ WORKING: dict[str, list[Any]] = {
             "adaptive": {"scale": 5, "max_sec": 30}, "budget": {"per_minute": 5, "factor": 3},
         },
         {"op": "queue.set", "queue": "eu", "retry_share": None},
+        {"op": "caller.list"},
+        *({"op": f"caller.{verb}", "key_id": "k9p2s7x4q1", "right": "queues.read"} for verb in ("grant", "revoke")),
         {"op": "task.list", "status": "pending", "queue": "eu", "name": "noop", "limit": 5, "cursor": "c"},
         *({"op": f"task.{verb}", "id": "0" * 24} for verb in ("show", "explain", "retry")),
         {"op": "task.cancel", "id": "0" * 24, "force": True},

@@ -49,6 +49,7 @@ def a_change(**choices: Any) -> QueueSet:
 def test_these_are_the_operations() -> None:
     assert OPERATIONS == (
         "queue.list", "queue.declare", "queue.status", "queue.pause", "queue.resume", "queue.set",
+        "caller.list", "caller.grant", "caller.revoke",
         "task.list", "task.show", "task.explain", "task.retry", "task.cancel",
         "dlq.groups", "dlq.list", "dlq.show", "dlq.redrive", "dlq.purge", "dlq.export", "stats",
     )  # fmt: skip

@@ -156,7 +156,11 @@ def test_no_option_of_a_uri_stops_an_operator_or_weakens_what_is_done(  # F29, F
         {"op": "queue.declare", "queue": "eu"},
         *({"op": op, "queue": "eu"} for op in ("queue.pause", "queue.resume", "queue.status")),
         {"op": "queue.set", "queue": "eu", "retry_share": 0.5},
-        *({"op": op} for op in ("queue.list", "task.list", "stats", "dlq.groups", "dlq.list", "dlq.export")),
+        *({"op": op, "key_id": "k9", "right": "queues.read"} for op in ("caller.grant", "caller.revoke")),
+        *(
+            {"op": op}
+            for op in ("caller.list", "queue.list", "task.list", "stats", "dlq.groups", "dlq.list", "dlq.export")
+        ),
         *({"op": op, "id": str(delayed)} for op in ("task.show", "task.explain", "task.retry")),
         {"op": "task.cancel", "id": str(pending)},
         {"op": "task.cancel", "id": str(held), "force": True},

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
-from tidemill.admin import dead_letters, queues, requests, tasks
+from tidemill.admin import callers, dead_letters, queues, requests, tasks
 from tidemill.admin.context import AdminContext
 from tidemill.admin.requests import Operation
 from tidemill.admin.responses import Response
@@ -30,6 +30,9 @@ _ANSWERS: Final[Mapping[type[Operation], Callable[[Any, AdminContext], Response]
     requests.QueuePause: queues.set_paused,
     requests.QueueResume: queues.set_paused,
     requests.QueueSet: queues.change,
+    requests.CallerList: callers.list_callers,
+    requests.CallerGrant: callers.grant,
+    requests.CallerRevoke: callers.revoke,
     requests.TaskList: tasks.list_tasks,
     requests.TaskShow: tasks.show,
     requests.TaskExplain: tasks.explain,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from tidemill.control.callers import KEY_ID_PATTERN, Right
 from tidemill.control.queues import MAX_COMPARED_NAME
 from tidemill.dead_letters.documents import MAX_REDRIVES
 from tidemill.model import Adaptive, Budget, QueueOptions, Selection, Status
@@ -36,11 +38,20 @@ def _validate_as(kind: type, field: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def _require_key_id(text: str) -> str:
+    if not re.fullmatch(KEY_ID_PATTERN, text):
+        raise ValueError("is no id of an API key: give the id, up to 19 letters and digits, not the value of the key")
+    return text
+
+
 Name = Annotated[str, Field(min_length=1, max_length=MAX_COMPARED_NAME)]
 """Name of a queue or a function: as any document may have it, not only as new ones are allowed."""
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
 """Id of a task, as `tidemill.store.tasks` reads it."""
+
+KeyId = Annotated[str, AfterValidator(_require_key_id), Field(json_schema_extra={"pattern": KEY_ID_PATTERN})]
+"""Id of an API key."""
 
 Cursor = Annotated[str, Field(min_length=1, max_length=MAX_CURSOR)]
 Redrives = Annotated[int, Field(ge=0, le=MAX_REDRIVES)]
@@ -119,6 +130,28 @@ class QueueSet(Operation):
         if not self.model_fields_set & choices:
             raise ValueError(f"nothing to change: give at least one of {', '.join(sorted(choices))}")
         return self
+
+
+class CallerList(Operation):
+    """The API keys that have rights."""
+
+    op: Literal["caller.list"]
+
+
+class CallerGrant(Operation):
+    """Give a right to an API key, by the id of the key."""
+
+    op: Literal["caller.grant"]
+    key_id: KeyId
+    right: Right
+
+
+class CallerRevoke(Operation):
+    """Take a right from an API key, by the id of the key."""
+
+    op: Literal["caller.revoke"]
+    key_id: KeyId
+    right: Right
 
 
 class TaskList(Operation):

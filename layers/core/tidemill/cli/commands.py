@@ -276,6 +276,7 @@ _ops: Final = Group(
     build_function_option(),
     queue=("tidemill.cli.queues:queue", "List, show, declare, pause, resume and configure queues."),
     task=("tidemill.cli.tasks:task", "List, show, explain, retry and cancel tasks."),
+    caller=("tidemill.cli.callers:caller", "List, grant and revoke the rights of API keys."),
     stats=("tidemill.cli.queues:stats", "Show statistics of retries."),
 )
 _root: Final = Group(

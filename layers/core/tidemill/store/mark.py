@@ -31,6 +31,9 @@ from tidemill.store.connection import translate_errors, with_lenient_decoding, w
 MARK_ID: Final = "tidemill"
 """``_id`` of the mark in ``control``."""
 
+CALLERS_ID: Final = "callers"
+"""``_id`` of the rights of API keys in ``control``; each other field is an array."""
+
 SCHEMA_VERSION: Final = 1
 """Version of all documents. A database with the higher version of a later release is refused."""
 
@@ -122,6 +125,8 @@ def _is_task_type(document: Mapping[str, Any]) -> bool:
 
 def _is_control(document: Mapping[str, Any]) -> bool:
     is_mark = document["_id"] == MARK_ID and "schema" in document  # written by another start meanwhile
+    if document["_id"] == CALLERS_ID:
+        return all(isinstance(rights, list) for name, rights in document.items() if name != "_id")
     return is_mark or (is_text(document["_id"]) and "holds" in document)
 
 
