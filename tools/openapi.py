@@ -64,8 +64,10 @@ def _complete(operation: Document) -> None:
 
 def _complete_parameter(parameter: Document) -> None:
     if parameter["in"] == "path":
-        parameter["example"] = openapi_examples.TASK_ID
-        parameter["schema"]["pattern"] = openapi_words.ID_PATTERN
+        is_task = parameter["name"] == "task_id"
+        parameter["example"] = openapi_examples.TASK_ID if is_task else "default"
+        if is_task:
+            parameter["schema"]["pattern"] = openapi_words.ID_PATTERN
         return
     # The name as people write it; without null, since a header has none.
     schema = parameter["schema"]

@@ -75,6 +75,27 @@ _ANSWERS: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
     },
     ("getTask", "200"): _TASK,
     ("cancelTask", "200"): _CANCELLED,
+    ("getQueue", "200"): {
+        "queue": "default",
+        "queue_size": 120,
+        "retry_queue_size": 7,
+        "delayed": 12,
+        "processing": 1,
+        "paused": False,
+        "retries_paused": False,
+        "oldest_due_age_sec": 8.7,
+        "current": [
+            {
+                "id": TASK_ID,
+                "name": "deliver_webhook",
+                "attempts": 2,
+                "is_retry": True,
+                "since": "2026-07-01T09:00:00.000Z",
+            }
+        ],
+    },
+    ("getQueue", "403"): _error("missing_right", "this API key may not read queues: ask for the right `queues.read`"),
+    ("getQueue", "404"): _error("not_found", "there is no such queue"),
 }
 
 _ERRORS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -101,4 +122,4 @@ def example(operation_id: str, status: str) -> Mapping[str, Any]:
     """Return an example of an answer."""
     if status == "422" and operation_id not in BODIES:
         return _QUERY
-    return _ERRORS.get(status) or _ANSWERS[operation_id, status]
+    return _ANSWERS.get((operation_id, status)) or _ERRORS[status]

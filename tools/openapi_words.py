@@ -17,6 +17,8 @@ A task queue: hand over a task, and it is run in the background and retried wher
   task; another request with it is refused (409). A key is held while its task is pending, processing, failed or done,
   and free once it is cancelled, has become a dead letter, or is past its retention.
 * **Yours alone.** Tasks and keys belong to the API key they were sent with: to others they do not exist (404).
+* **Rights.** The state of a queue concerns the tasks of all callers: the operator grants the right `queues.read` to an
+  API key, or the answer is 403.
 * **One shape of errors**, whoever answers: `{"error": {"code", "message", "details": [{"field", "message"}]}}`. Go by
   status and `code`; the rest is for people. After 429 and 503 wait for `Retry-After` seconds.
 * Bodies are strict JSON in UTF-8 of at most 4 MB, with no name twice; unknown fields are refused, and so is a
@@ -53,7 +55,7 @@ def _presets() -> str:
 
 DESCRIPTION: Final = "\n".join([_INTRODUCTION, _webhook(), "", _presets(), ""])
 
-TAG: Final = {"name": "Tasks", "description": "Enqueue, look, cancel."}
+TAG: Final = {"name": "Tasks", "description": "Enqueue, look, cancel; see how full a queue is."}
 
 SERVER: Final = {
     "url": "https://{api}.execute-api.{region}.amazonaws.com/v1",

@@ -1,4 +1,4 @@
-"""The HTTP door: four routes, one stage, a key for everything, and errors of one shape."""
+"""The HTTP door: five routes, one stage, a key for everything, and errors of one shape."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ import pytest
 
 from tests.template.deployment import Deploy
 
-METHODS = [("/tasks", "post"), ("/tasks/batch", "post"), ("/tasks/{id}", "get"), ("/tasks/{id}", "delete")]
+METHODS = [
+    ("/tasks", "post"),
+    ("/tasks/batch", "post"),
+    ("/tasks/{id}", "get"),
+    ("/tasks/{id}", "delete"),
+    ("/queues/{queue}", "get"),
+]
 REFUSALS = {
     "DEFAULT_4XX": "request_refused",
     "DEFAULT_5XX": "internal",

@@ -23,6 +23,7 @@ HTTP = {
     "enqueue_batch": "POST /tasks/batch",
     "get_task": "GET /tasks/{id}",
     "cancel_task": "DELETE /tasks/{id}",
+    "get_queue": "GET /queues/{queue}",
 }
 DIRECT = {
     "tick": {"source": "tick"},

@@ -54,7 +54,13 @@ def test_it_has_everything_that_starts_a_function(template: dict[str, Any]) -> N
     assert {name for name, label in schedules.items() if label} == {"EnqueueFunctionRecurringExample"}
     assert schedules["EnqueueFunctionRecurringExample"] == OFF
     [routes] = [edge.label.split("<br/>") for edge in drawn if edge.source == HTTP]
-    assert sorted(routes) == ["DELETE /tasks/{id}", "GET /tasks/{id}", "POST /tasks", "POST /tasks/batch"]
+    assert sorted(routes) == [
+        "DELETE /tasks/{id}",
+        "GET /queues/{queue}",
+        "GET /tasks/{id}",
+        "POST /tasks",
+        "POST /tasks/batch",
+    ]
 
 
 def test_it_has_where_failed_enqueues_go(template: dict[str, Any]) -> None:

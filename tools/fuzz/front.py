@@ -13,6 +13,7 @@ from werkzeug.test import Client
 from localapi.event import key_id
 from localapi.gateway import Gateway
 from tests.handlers.calls import strict
+from tidemill.control.callers import grant_right
 from tidemill.http.models import CODES
 
 KEY = "of-the-fuzzer"
@@ -34,7 +35,8 @@ class Front:
     """Codes that no request leads to, but an event that is none of the REST API's."""
 
     def fill(self) -> None:
-        """Enqueue a few tasks to ask for."""
+        """Enqueue a few tasks to ask for, and grant the right to ask for their queue."""
+        grant_right(self.db, CALLER, "queues.read")
         client = Client(self.gateway)
         for name in self.names:
             answer = client.post("/v1/tasks", headers=HEADERS, json={"name": name, "payload": {}})

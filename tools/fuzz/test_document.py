@@ -48,6 +48,7 @@ OPERATIONS = [
     Fuzzed(method="POST", path="/tasks/batch", examples=12, sees=frozenset({202, 400, 422})),
     Fuzzed(method="GET", path="/tasks/{task_id}", examples=8, sees=frozenset({200, 404})),
     Fuzzed(method="DELETE", path="/tasks/{task_id}", examples=8, sees=frozenset({200, 404})),
+    Fuzzed(method="GET", path="/queues/{queue}", examples=4, sees=frozenset({200, 404})),
 ]
 
 
@@ -82,7 +83,7 @@ def test_every_answer_is_as_the_document_says(fuzzed: Fuzzed, front: Front, api:
 def _about_what_there_is(case: Case[Any], *, name: str, task_id: str, without: Set[str]) -> Case[Any]:
     """Have *case* ask for what is not just possible but there, and for less: hardly any name is one of a function."""
     if case.path_parameters:
-        case.path_parameters = {"task_id": task_id}
+        case.path_parameters = {"task_id": task_id} if "task_id" in case.path_parameters else {"queue": "default"}
     body: Any = copy.deepcopy(case.body)  # which may be drawn again
     if isinstance(body, dict):
         tasks = body["tasks"][:3] if "tasks" in body else [body]

@@ -33,7 +33,13 @@ HEADERS = (
     "Idempotency-Key", "idempotency-KEY", "Content-Type", "Content-Encoding", "x-correlation-id", "traceparent",
     "x-api-key", "Accept", "Cookie",
 )  # fmt: skip
-ROUTES = (("POST", "/tasks"), ("POST", "/tasks/batch"), ("GET", "/tasks/{id}"), ("DELETE", "/tasks/{id}"))
+ROUTES = (
+    ("POST", "/tasks"),
+    ("POST", "/tasks/batch"),
+    ("GET", "/tasks/{id}"),
+    ("DELETE", "/tasks/{id}"),
+    ("GET", "/queues/default"),
+)
 PATHS = (
     "/tasks", "/tasks/", "/tasks/batch", "/tasks/{id}", "/tasks/{id}/", "/tasks/%00", "/tasks/a%2Fb", "//tasks", "",
     "/", "/v1/tasks", "/tasks?a=b", "/openapi.json", "/swagger",

@@ -22,6 +22,7 @@ from tidemill.aws.s3 import Bucket
 from tidemill.client import Queue
 from tidemill.clock import ServerClock, Uptime
 from tidemill.control import task_types
+from tidemill.control.callers import CallerRights
 from tidemill.control.fleet import ExecutorSlots
 from tidemill.control.queues import OptionsReader
 from tidemill.control.task_types import Declarer, Directory
@@ -189,6 +190,11 @@ class Deployment:
     def queue(self) -> Queue:
         """The queue in which the enqueue function looks up and cancels tasks."""
         return Queue(self.database("enqueue"), service=self.enqueue_service)
+
+    @cached_property
+    def caller_rights(self) -> CallerRights:
+        """The rights of API keys."""
+        return CallerRights(self.database("enqueue"), monotonic=Uptime())
 
     @cached_property
     def runtime(self) -> Runtime:

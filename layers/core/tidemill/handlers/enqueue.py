@@ -36,7 +36,16 @@ from tidemill.errors import (
     UnsupportedServerError,
 )
 from tidemill.http import events, models, openapi
-from tidemill.http.models import KEY_HEADER, AcceptedTask, AcceptedTasks, Batch, HttpError, HttpTask, TaskAnswer
+from tidemill.http.models import (
+    KEY_HEADER,
+    AcceptedTask,
+    AcceptedTasks,
+    Batch,
+    HttpError,
+    HttpTask,
+    QueueAnswer,
+    TaskAnswer,
+)
 from tidemill.model import Task
 from tidemill.requests.events import DirectRequest, SingleDirectRequest, is_redelivery, read_direct, read_redelivery
 from tidemill.requests.tasks import Key, NewTask
@@ -61,6 +70,7 @@ logging.quiet_libraries()
 prepare_wake()
 
 TaskIdInPath = Annotated[str, Path(description="The id from the answer to the enqueue: 24 hex digits.")]
+QueueInPath = Annotated[str, Path(description="The name of a queue.")]
 KeyInHeader = Annotated[
     Key | None,
     Header(
@@ -239,6 +249,22 @@ def cancel(task_id: TaskIdInPath) -> Response[TaskAnswer]:
     if not isinstance(task, Task):
         raise TaskNotFoundError(task_id)
     return _answer_with_task(task, "cancelled")
+
+
+@app.get("/queues/<queue>", **openapi.GET_QUEUE)
+def get_queue(queue: QueueInPath) -> Response[QueueAnswer]:
+    """Return the sizes and the running tasks of a queue, to an API key with the right to it."""
+    from tidemill.admin.queues import read_status  # noqa: PLC0415 - few requests need it, and it slows a cold start
+
+    if not deployment().caller_rights.has_right(events.read_caller(_current_event()), "queues.read"):
+        raise HttpError(403, "missing_right", "this API key may not read queues: ask for the right `queues.read`")
+    db, now = deployment().database("enqueue"), deployment().enqueue_service.now()
+    try:
+        view = read_status(db, queue, now=now)
+    except InvalidRequestError:
+        raise HttpError(404, "not_found", "there is no such queue") from None
+    logger.info("looked_up", extra={"queue": view.queue} | events.build_trace(_current_event()))
+    return Response(status_code=200, body=models.build_queue_answer(view), headers=dict(models.HEADERS))
 
 
 @app.exception_handler(Exception)  # type: ignore[untyped-decorator]

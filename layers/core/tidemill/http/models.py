@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from bson import json_util
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,6 +25,9 @@ from tidemill.requests.tasks import MAX_TASKS, Name, NewTask, Retry, RetryOption
 from tidemill.requests.validation import Request, list_problems
 from tidemill.text import iso_timestamp
 
+if TYPE_CHECKING:
+    from tidemill.admin.responses import QueueView
+
 CODES: Final[Mapping[int, Mapping[str, str]]] = {
     400: {
         "invalid_json": "the body is empty or not a JSON object, repeats a name, or has a number beyond 64 bits",
@@ -34,9 +37,10 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
     },
     403: {
         "forbidden": "send a valid API key in the header x-api-key",
+        "missing_right": "the API key lacks the right for this request: ask the operator to grant it",
         "request_refused": "the gateway rejected the request",
     },
-    404: {"not_found": "no task has this id, it belongs to another API key, or its retention is over"},
+    404: {"not_found": "no task or queue has this name, the task has another API key, or its retention is over"},
     409: {"key_in_use": "an idempotency key was used with another request"},
     413: {"too_large": "the body is larger than 4 MB"},
     415: {
@@ -167,6 +171,34 @@ class TaskAnswer(_Answer):
     truncated: bool = Field(examples=[False], description="The result or the error is too large and was cut.")
 
 
+Size: TypeAlias = int | str
+"""Number of tasks, or text with a plus sign, like ``10000+``, if they were not counted to the end."""
+
+
+class RunningTaskAnswer(_Answer):
+    """A running task of a queue."""
+
+    id: str = Field(examples=[_TASK_ID])
+    name: str = Field(examples=["deliver_webhook"])
+    attempts: int = Field(ge=0, examples=[2], description="With this run.")
+    is_retry: bool = Field(examples=[True])
+    since: str = Field(json_schema_extra={"format": "date-time"}, examples=[_MOMENT])
+
+
+class QueueAnswer(_Answer):
+    """Sizes of a queue, and its running tasks. A size above 10,000 is the text `10000+`."""
+
+    queue: str = Field(examples=["default"])
+    queue_size: Size = Field(examples=[120], description="Pending tasks before their first attempt, due or not.")
+    retry_queue_size: Size = Field(examples=[7], description="Pending retries, due or in back-off.")
+    delayed: Size = Field(examples=[12], description="Pending tasks of both kinds that are not due yet.")
+    processing: Size = Field(examples=[1], description="Running tasks.")
+    paused: bool = Field(examples=[False], description="No task of the queue starts.")
+    retries_paused: bool = Field(examples=[False], description="No retry of the queue starts.")
+    oldest_due_age_sec: float | None = Field(examples=[8.7], description="Longest time since a task became due.")
+    current: list[RunningTaskAnswer] = Field(description="Running tasks, at most 20.")
+
+
 class ErrorDetail(_Answer):
     """One problem of the request."""
 
@@ -250,6 +282,22 @@ def build_task_answer(task: Task) -> TaskAnswer:
         result=None if len(result) > MAX_RESULT_CHARS else json.loads(result),
         truncated=is_cut,
     )
+
+
+def build_queue_answer(view: QueueView) -> QueueAnswer:
+    """Return the status of a queue as callers with the right to it may see it."""
+    fields = view.model_dump(mode="json", exclude={"options", "current"})
+    current = [
+        RunningTaskAnswer(
+            id=truncate_text(task.id, _MAX_NAME_CHARS),
+            name=truncate_text(task.name, _MAX_NAME_CHARS),
+            attempts=task.attempts,
+            is_retry=task.is_retry,
+            since=str(iso_timestamp(task.since)),
+        )
+        for task in view.current
+    ]
+    return QueueAnswer(**fields, retries_paused=view.options.has_paused_retries, current=current)
 
 
 def encode_error(error: HttpError) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from tidemill.http import models
-from tidemill.http.models import AcceptedTask, AcceptedTasks, ErrorAnswer, TaskAnswer
+from tidemill.http.models import AcceptedTask, AcceptedTasks, ErrorAnswer, QueueAnswer, TaskAnswer
 
 _REPEAT_LATER: Final = "Send it again after `Retry-After` seconds."
 _OUTCOMES: Final[Mapping[int, str]] = {
@@ -32,6 +32,11 @@ _TASK_OUTCOMES: Final[Mapping[int, str]] = {
     422: "There are query parameters: remove them.",
     503: _REPEAT_LATER,
     500: "Sending it again is safe.",
+}
+_QUEUE_OUTCOMES: Final[Mapping[int, str]] = {
+    **_TASK_OUTCOMES,
+    403: "The API key is missing or invalid, or lacks the right `queues.read`.",
+    404: "There is no such queue.",
 }
 _LOCATION: Final = {"Location": {"description": "Path of the task.", "schema": {"type": "string"}}}
 _RETRY_AFTER: Final = {
@@ -123,4 +128,15 @@ CANCEL: Final[dict[str, Any]] = {
     ),
     "operation_id": "cancelTask",
     "responses": _build_responses({200: ("The task as it is now.", TaskAnswer)}, _TASK_ERRORS, outcomes=_TASK_OUTCOMES),
+}
+GET_QUEUE: Final[dict[str, Any]] = {
+    "summary": "Get the state of a queue",
+    "description": (
+        "Returns the sizes of both lanes and the running tasks, of all callers. The API key needs the right "
+        "`queues.read`, which the operator grants: `tidemill ops caller grant`. A change takes up to a minute."
+    ),
+    "operation_id": "getQueue",
+    "responses": _build_responses(
+        {200: ("The queue as it is now.", QueueAnswer)}, _TASK_ERRORS, outcomes=_QUEUE_OUTCOMES
+    ),
 }
