@@ -12,6 +12,7 @@ from tests.builders import MINUTE, add, document
 from tests.buried import failed
 from tests.handlers.calls import CALLER, request, sample
 from tidemill.control import task_types
+from tidemill.control.callers import grant_right
 from tidemill.registry import load
 from tools.chaos.crash_points.deployment import PACKAGE
 from tools.chaos.crash_points.scenario import Act, Scenario, nothing
@@ -53,6 +54,11 @@ def _to_cancel(world: World) -> None:
     )
 
 
+def _may_read_queues(world: World) -> None:
+    _declared(world)
+    grant_right(world.db, CALLER, "queues.read")
+
+
 def _invoked(function: str, event: object) -> Act:
     def act(world: World) -> None:
         world.deployment.invoke(function, event, request_id=DEAD)
@@ -92,6 +98,7 @@ SCENARIOS: Final = (
     _repeated("POST /tasks/batch", _posted(path="/tasks/batch", tasks=_SEVERAL)),
     _repeated("DELETE /tasks/{id}", _invoked("enqueue", request("DELETE", f"/tasks/{TASK_ID}")), _to_cancel),
     _repeated("GET /tasks/{id}", _invoked("enqueue", request("GET", f"/tasks/{TASK_ID}")), _to_cancel),
+    _repeated("GET /queues/{queue}", _invoked("enqueue", request("GET", "/queues/default")), _may_read_queues),
     _repeated("a direct invocation", _invoked("enqueue", {"tasks": [_ONE, _ONE | {"payload": {"n": "two"}}]})),
     _repeated("an invocation by a schedule", _invoked("enqueue", _RECURRING)),
     _repeated("messages of the queue of retries", _invoked("enqueue", _retries())),
