@@ -40,7 +40,7 @@ def explain_obstacles(
 
 def match_lists(index: Index) -> dict[str, Any]:
     """Return a filter of the documents with lists in two fields of *index*; MongoDB cannot index them."""
-    pairs = [{one: {"$type": "array"}, other: {"$type": "array"}} for one, other in combinations(index.keys, 2)]
+    pairs = [{first: {"$type": "array"}, second: {"$type": "array"}} for first, second in combinations(index.keys, 2)]
     return {"$or": pairs}
 
 
