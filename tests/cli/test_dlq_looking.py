@@ -162,6 +162,22 @@ def test_a_terminal_that_is_too_narrow_for_an_error_gets_its_beginning_and_show_
     assert message in " ".join(terminal.done("dlq", "show", "x").out.split())
 
 
+@pytest.mark.parametrize("command", ["dlq ls", "dlq ls --name noop", "ops queue ls", "ops task ls"])
+def test_lists_keep_to_forty_columns(
+    terminal: CommandLine, monkeypatch: pytest.MonkeyPatch, tasks: Tasks, dead: Tasks, died: datetime, *, command: str
+) -> None:
+    # A06
+    bury(dead, [letter(died, _id="x")])
+    add(tasks, [document(died, queue="eu-central-billing", name="noop")])
+    monkeypatch.setenv("COLUMNS", "40")
+
+    lines = terminal.done(*command.split()).lines
+
+    assert max(len(line) for line in lines if "in total" not in line) <= 40
+    assert "..." in lines[0]
+    assert any(word in line.split() for line in lines for word in ("noop", "noop:", "eu-central-billing", "x"))
+
+
 def test_an_error_that_is_too_long_for_a_list_is_told(operator: CommandLine, dead: Tasks, died: datetime) -> None:
     bury(dead, [letter(died, _id="x", error={"message": "m", "code": "c" * 20_000, "at": died})])
 

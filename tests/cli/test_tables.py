@@ -34,16 +34,74 @@ def test_a_table_keeps_to_the_width_and_wraps_nothing_but_text(monkeypatch: pyte
     assert "12345" in table
 
 
-@pytest.mark.parametrize("columns", ["1", "20", "40"])
-def test_no_terminal_is_narrow_enough_to_cut_a_number(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+SIZES = ("fresh", "retry", "delayed", "processing", "oldest due")
+QUEUES = (
+    ("default", "12", "3", "0", "16", "1d 14h", "open"),
+    ("eu-central-billing", "123456", "300", "0", "16", "-", "paused"),
+)
+
+
+def show_queues() -> list[str]:
+    """Return the lines of a table of two queues."""
+    return output.format_table(
+        {"queue": "text", **dict.fromkeys(SIZES, "number"), "state": "word"}, QUEUES
+    ).splitlines()
+
+
+@pytest.mark.parametrize("columns", ["1", "20", "30", "40", "60", "79"])
+def test_a_narrow_terminal_gets_fewer_columns_of_whole_words(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    # A06
     monkeypatch.setenv("COLUMNS", columns)
 
-    table = output.format_table(
-        {"queue": "text", **dict.fromkeys(("fresh", "retry", "oldest due"), "number")},
-        [("a-queue-of-many-letters", "123456", "300", "1d 14h")],
-    )
+    heading, _, *rows = show_queues()
 
-    assert [number for number in ("123456", "300", "1d 14h") if number not in table] == []
+    shown = heading.split("  ")[0].split() + [name for name in (*SIZES, "state") if name in heading]
+    assert heading.split()[-1] == ("..." if int(columns) < 73 else "state")
+    assert [row.split() for row in rows] == [
+        " ".join(cell for name, cell in zip(("queue", *SIZES, "state"), queue, strict=True) if name in shown).split()
+        for queue in QUEUES
+    ]
+    assert max(map(len, [heading, *rows])) <= max(int(columns), len("eu-central-billing  ..."))
+
+
+def test_the_columns_that_fit_are_shown_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A06
+    monkeypatch.setenv("COLUMNS", "40")
+
+    assert show_queues() == [
+        "queue                fresh  retry  ...",
+        "------------------- ------- ------ ---",
+        "default                 12      3",
+        "eu-central-billing  123456    300",
+    ]
+
+
+def test_a_text_is_broken_between_its_words_and_a_word_of_any_length_in_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A06
+    monkeypatch.setenv("COLUMNS", "40")
+
+    rows = [("many short words one after another", "7"), ("x" * 60, "8")]
+    lines = output.format_table({"note": "text", "n": "number"}, rows).splitlines()[2:]
+
+    assert lines == [
+        "many short words one after another     7",
+        "x" * 37 + "  8",
+        "x" * 23,
+    ]
+
+
+def test_a_heading_is_broken_between_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A06
+    monkeypatch.setenv("COLUMNS", "20")
+
+    lines = output.format_table({"task": "word", "oldest due": "number"}, [("0123456789", "1d 2h")]).splitlines()
+
+    assert [line.split() for line in lines] == [
+        ["oldest"],
+        ["task", "due"],
+        ["-----------", "--------"],
+        ["0123456789", "1d", "2h"],
+    ]
 
 
 def test_a_long_fact_goes_on_below_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import timedelta
 from io import StringIO
 from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeAlias
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Kind: TypeAlias = Literal["number", "word", "text", "id"]
-"""Layout of a column: numbers are aligned right; only texts and long ids may be wrapped."""
+"""Layout of a column: numbers are aligned right; only texts, between words, and long ids may be wrapped."""
 
 MIN_TEXT: Final = 12
-"""Least width of a column of text, in cells."""
+"""Least width of a column of long ids, in cells."""
 
 MAX_WHOLE_ID: Final = 24
-"""Width of the longest id that is never wrapped, in cells: the length of an ObjectId."""
+"""Width of the longest id or word that is never wrapped, in cells: the length of an ObjectId."""
 
 MAX_ID: Final = 48
 """Cells of an id in a row on a terminal: the length of a UUID in JSON."""
@@ -38,6 +38,10 @@ MIN_LINE: Final = 40
 """Least width of a line of facts or sentences, in cells."""
 
 ABSENT: Final = "-"
+_LEFT_OUT: Final = "..."
+_GAP: Final = 2
+"""Cells between two columns."""
+
 _UNLIMITED: Final = 1_000_000
 _HEAD_RULE: Final = "\n".join(["    ", "    ", " -  ", *["    "] * 5])
 """Box for rich with only a line below the headings, which leaves most of 80 columns to the data."""
@@ -130,26 +134,77 @@ def _translate_failed_write() -> Iterator[None]:
 
 
 def format_table(columns: Mapping[str, Kind], rows: Iterable[Sequence[str]]) -> str:
-    """Return *rows* below the headings of *columns*, at most as wide as the terminal; without colours in a pipe."""
+    """Return *rows* below the headings of *columns*, at most as wide as the terminal; without colours in a pipe.
+
+    If the terminal is too narrow for all columns with whole words, those that do not fit are left out, and a last
+    heading ``...`` says so. The first column is always there.
+    """
     from rich.box import Box  # noqa: PLC0415 - commands without tables work without rich, and start sooner
-    from rich.cells import cell_len  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     table = Table(box=Box(_HEAD_RULE, ascii=True), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     cells = [[clean(cell) for cell in row] for row in rows]
-    least_width = 0
-    for index, (heading, kind) in enumerate(columns.items()):
-        # A narrow terminal may break a line, but a number is never cut into another number.
-        widest = max((cell_len(row[index]) for row in cells), default=0)
-        is_wrapped = kind == "text" or (kind == "id" and widest > MAX_WHOLE_ID)
-        justify: Literal["left", "right"] = "right" if kind == "number" else "left"
-        needed = None if is_wrapped else widest
-        table.add_column(Text(heading), justify=justify, no_wrap=not is_wrapped, overflow="fold", min_width=needed)
-        least_width += 1 + (MIN_TEXT if is_wrapped else max(widest, *map(cell_len, heading.split())))
+    measured = [
+        _measure_column(index, heading, kind, [row[index] for row in cells])
+        for index, (heading, kind) in enumerate(columns.items())
+    ]
+    chosen, is_complete = _fit_columns(measured, room=read_line_width() or _UNLIMITED)
+    for column in chosen:
+        justify: Literal["left", "right"] = "right" if column.kind == "number" else "left"
+        table.add_column(Text(column.heading), justify=justify, overflow="fold", width=column.width)
+    if not is_complete:
+        table.add_column(Text(_LEFT_OUT))
     for row in cells:
-        table.add_row(*map(Text, row))
-    return _render(table, least_width=least_width)
+        table.add_row(*(Text(row[column.index]) for column in chosen))
+    return _render(table, least_width=_measure_line(chosen, is_complete=is_complete))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """Column of a table; *least* and *width* are cells: with its words whole, and in this table."""
+
+    index: int
+    heading: str
+    kind: Kind
+    least: int
+    width: int
+
+
+def _measure_column(index: int, heading: str, kind: Kind, cells: Sequence[str]) -> _Column:
+    """Return the column as wide as its longest cell. A number is never cut into another number."""
+    from rich.cells import cell_len  # noqa: PLC0415
+
+    widest = max(map(cell_len, cells), default=0)
+    least = widest
+    if kind == "text":
+        least = min(max((cell_len(word) for cell in cells for word in cell.split()), default=0), MAX_WHOLE_ID)
+    elif kind == "id" and widest > MAX_WHOLE_ID:
+        least = MIN_TEXT
+    least = max(least, *map(cell_len, heading.split()))
+    width = max(widest, *map(cell_len, heading.splitlines()))
+    return _Column(index=index, heading=heading, kind=kind, least=least, width=width)
+
+
+def _fit_columns(columns: Sequence[_Column], *, room: int) -> tuple[list[_Column], bool]:
+    """Return the columns that fit into *room* cells, with their widths there, and whether these are all."""
+    if _measure_line(columns) <= room:
+        return list(columns), True
+    narrow = [replace(column, width=column.least) for column in columns]
+    is_complete = _measure_line(narrow) <= room
+    chosen = narrow if is_complete else narrow[:1]
+    for column in () if is_complete else narrow[1:]:
+        if _measure_line([*chosen, column], is_complete=False) <= room:
+            chosen.append(column)
+    for place, column in enumerate(chosen):
+        left = max(room - _measure_line(chosen, is_complete=is_complete), 0)
+        chosen[place] = replace(column, width=min(columns[column.index].width, column.width + left))
+    return chosen, is_complete
+
+
+def _measure_line(columns: Sequence[_Column], *, is_complete: bool = True) -> int:
+    widths = [column.width for column in columns] + ([] if is_complete else [len(_LEFT_OUT)])
+    return sum(widths) + _GAP * (len(widths) - 1)
 
 
 def format_facts(values: Mapping[str, str]) -> str:
