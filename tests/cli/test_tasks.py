@@ -56,6 +56,18 @@ def test_a_list_is_of_what_was_asked_for(
     assert len(operator.done("ops", "task", "ls", *options.split(), "--json").json["tasks"]) == count
 
 
+def test_a_list_counts_attempts_and_numbers_none(  # A01
+    operator: CommandLine, db: Database[Any], tasks: Tasks
+) -> None:
+    now = ServerClock(db).now()
+    add(tasks, [document(now, name="fresh"), document(now, name="tried", lane="retry", attempts=1)])
+
+    heading, _, *rows = operator.done("ops", "task", "ls").lines
+
+    assert heading.split() == ["task", "name", "queue", "status", "attempts", "when"]
+    assert {row.split()[1]: row.split()[4] for row in rows} == {"fresh": "0", "tried": "1"}
+
+
 def test_what_is_left_is_found_behind_the_cursor(operator: CommandLine, db: Database[Any], tasks: Tasks) -> None:
     ids = [str(task_id) for task_id in add(tasks, [document(ServerClock(db).now()) for _ in range(5)])]
 

@@ -136,7 +136,7 @@ def test_a_page_that_took_long_goes_no_further_and_leads_on(dead: Tasks, now: da
 
 
 def test_payloads_results_and_logs_stay_where_they_are(dead: Tasks, now: datetime) -> None:
-    log = [{"attempt": 0, "status": "failed", "started_at": now, "duration_ms": 1, "note": "n"}]
+    log = [{"attempt": 1, "status": "failed", "started_at": now, "duration_ms": 1, "note": "n"}]
     bury(dead, [letter(now, payload={"secret": 1}, result={"secret": 2}, attempt_log=log, archived_at=now)])
 
     [found] = list_dead_letters(dead, DeadLetterFilter(), limit=1).letters

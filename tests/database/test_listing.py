@@ -197,7 +197,7 @@ def test_what_changes_while_a_page_is_made_is_shown_only_where_it_still_matches(
 
 
 def test_payloads_results_and_logs_stay_where_they_are(tasks: Tasks, now: datetime) -> None:
-    log = [{"attempt": 0, "status": "failed", "started_at": now, "duration_ms": 1, "note": "n"}]
+    log = [{"attempt": 1, "status": "failed", "started_at": now, "duration_ms": 1, "note": "n"}]
     add(tasks, [document(now, payload={"secret": 1}, result={"secret": 2}, attempt_log=log, status="done")])
 
     [task] = list_tasks(tasks, limit=1).tasks

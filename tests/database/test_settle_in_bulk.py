@@ -59,8 +59,8 @@ def without_names(tasks: Tasks, task: Task) -> bytes:
 
 def test_each_is_stored_as_it_would_be_by_itself(commands: tuple[Tasks, Commands], now: datetime) -> None:
     tasks, noted = commands
-    earlier = Attempt(attempt=0, status="failed", started_at=now, duration_ms=3, note="$note")
-    log = [{"attempt": 0, "status": "failed", "started_at": now, "duration_ms": 3, "note": "$note"}]
+    earlier = Attempt(attempt=1, status="failed", started_at=now, duration_ms=3, note="$note")
+    log = [{"attempt": 1, "status": "failed", "started_at": now, "duration_ms": 3, "note": "$note"}]
     fields = {"crashes": 2, "attempts": 1, "attempt_log": log, "result": {"old": 1}, "finished_at": now}
     together = held(tasks, now, len(RESULTS), **fields)
     alone = held(tasks, now, len(RESULTS), **fields)
@@ -190,7 +190,7 @@ def test_one_that_is_refused_costs_no_other_its_result_whatever_else_is_settled(
 
 
 def test_what_is_too_large_for_one_statement_is_written_one_by_one(tasks: Tasks, now: datetime) -> None:
-    note = [{"attempt": 0, "status": "failed", "started_at": now, "duration_ms": 1, "note": "x" * 5_000_000}]
+    note = [{"attempt": 1, "status": "failed", "started_at": now, "duration_ms": 1, "note": "x" * 5_000_000}]
     batch = held(tasks, now, attempt_log=note)
 
     verdict = settle.settle(tasks, [succeeded(one, 1) for one in batch], now=now)

@@ -219,7 +219,7 @@ def test_a_name_that_nobody_has_is_told_by_the_first_call_however_many_follow(
 def test_a_letter_is_shown_with_its_attempts_and_the_other_deaths_of_its_task(
     context: AdminContext, dead: Tasks, now: datetime
 ) -> None:
-    log = [{"attempt": 0, "status": "failed", "started_at": now, "duration_ms": 1, "note": "503"}]
+    log = [{"attempt": 1, "status": "failed", "started_at": now, "duration_ms": 1, "note": "503"}]
     bury(dead, [letter(now - n * HOUR, _id="x", redrives=2 - n, redriven_at=now if n else None) for n in range(3)])
     dead.update_one(
         {"_id.redrives": 2}, {"$set": {"attempt_log": log, "export_attempts": 3, "export_error": "S3 says no"}}

@@ -85,7 +85,7 @@ def _cancel(*, task_id: str, force: bool) -> None:
 def format_tasks(page: responses.TaskPage) -> str:
     """Return a row for each task of a list."""
     return format_table(
-        {"task": "id", "name": "text", "queue": "text", "status": "word", "attempt": "number", "when": "word"},
+        {"task": "id", "name": "text", "queue": "text", "status": "word", "attempts": "number", "when": "word"},
         [_format_row(task, page.now) for task in page.tasks],
     )
 
