@@ -8,10 +8,10 @@ from __future__ import annotations
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from bson.raw_bson import RawBSONDocument
 
@@ -368,21 +368,26 @@ class ForeignSweep:
     def _adopt(self, state: State) -> bool:
         context, now = self._context, self._context.clock.now()
         found = adoption.find_foreign(context.tasks, state, limit=BATCH_SIZE, excluded_ids=self._skipped_ids)
-        verdicts = [complete(raw, now=now, adopt_as=context.adopt_as) for raw in found]
+        verdicts = [(raw, complete(raw, now=now, adopt_as=context.adopt_as)) for raw in found]
         adoptions = [
-            Adoption(task=task, fields=fields, is_exhausted=state == "failed" and self._is_exhausted(task))
-            for task, fields in (verdict for verdict in verdicts if not isinstance(verdict, Malformed))
+            self._build_adoption(raw, *verdict, is_failed=state == "failed")
+            for raw, verdict in verdicts
+            if not isinstance(verdict, Malformed)
         ]
         written = adoption.adopt_foreign(context.tasks, state, adoptions, now=now)
         self._report["adopted"] += written.changed
         self._report["write_rejected"] += written.refused
         if state == "failed":
-            rejected = [verdict for verdict in verdicts if isinstance(verdict, Malformed)]
+            rejected = [verdict for _, verdict in verdicts if isinstance(verdict, Malformed)]
             quarantined = adoption.quarantine_failed(context.tasks, rejected, now=now)
             self._report["quarantined"] += quarantined.changed
         self._skipped_ids += [decode(raw)["_id"] for raw in found]
         # Ended documents that cannot be adopted stay as they are: a batch of them must not lead to the next one.
         return len(found) == BATCH_SIZE and (state != "ended" or written.changed > 0)
 
-    def _is_exhausted(self, task: Task) -> bool:
-        return task.attempts > self._context.policy(task).max_retries
+    def _build_adoption(
+        self, raw: RawBSONDocument, task: Task, fields: Mapping[str, Any], *, is_failed: bool
+    ) -> Adoption:
+        is_exhausted = is_failed and task.attempts > self._context.policy(task).max_retries
+        names = frozenset(name for name, value in raw.items() if value is not None)
+        return Adoption(task=task, fields=fields, names=names, is_exhausted=is_exhausted)

@@ -12,7 +12,7 @@ from tests.builders import MINUTE, add, document, stored
 from tests.faults import failing
 from tests.features.conftest import Bench
 from tests.features.dead_letters.graveyard import opened
-from tests.fixtures import ManualClock
+from tests.fixtures import T0, ManualClock
 from tidemill import Queue
 from tidemill.documents import decode
 from tidemill.store.connection import Tasks
@@ -83,14 +83,17 @@ def test_a_failed_document_becomes_a_dead_letter_that_can_be_redriven(  # S02
     assert (stored(bench.tasks, task_id)["status"], bench.ran) == ("done", [1])
 
 
-def test_the_error_of_a_failed_document_is_kept(bench: Bench, now: datetime) -> None:  # S02
-    error = {"message": "no route", "code": "OSError", "at": now}
-    [task_id] = add(bench.tasks, [foreign("failed", attempts=50, error=error)])
+@pytest.mark.parametrize("error", [{"message": "no route", "code": "OSError", "at": T0}, "no route", 7, ["no route"]])
+def test_the_error_of_a_failed_document_is_kept(bench: Bench, clock: ManualClock, error: object) -> None:  # S02
+    [task_id] = add(bench.tasks, [foreign("failed", attempts=50, error=error, settled_by="worker 3")])
 
     bench.reclaim(adopt_as="noop")
 
-    assert stored(bench.tasks, task_id)["error"] == error
-    assert stored(bench.tasks, task_id)["reason"] == "exhausted"
+    found = stored(bench.tasks, task_id)
+    assert (found["error"], found["settled_by"], found["reason"]) == (error, "worker 3", "exhausted")
+    with opened(bench.db, clock) as graveyard:
+        assert graveyard.archive().moved == 1
+        assert graveyard.redrive().redriven == 1
 
 
 @pytest.mark.parametrize("status", ["done", "cancelled"])

@@ -49,10 +49,14 @@ _FILTERS: Final[Mapping[State, tuple[dict[str, Any], str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """Document to adopt as *task*, with the *fields* that it lacks; *is_exhausted* if its retries are used up."""
+    """Document to adopt as *task*, with the *fields* that it lacks; *is_exhausted* if its retries are used up.
+
+    ``names`` are the fields that it has: they do not change, even if they have no meaning here.
+    """
 
     task: Task
     fields: Mapping[str, Any]
+    names: frozenset[str] = frozenset()
     is_exhausted: bool = False
 
 
@@ -91,7 +95,8 @@ def quarantine_failed(tasks: Tasks, documents: Sequence[Malformed], *, now: date
 
 def _build_update(state: State, adoption: Adoption, *, now: datetime) -> UpdateOne:
     task = adoption.task
-    fields = {**adoption.fields, **_build_state_fields(state, adoption, now=now)}
+    added = _build_state_fields(state, adoption, now=now)
+    fields = {**adoption.fields, **{name: value for name, value in added.items() if name not in adoption.names}}
     where = {"_id": {"$eq": task.id}, "status": task.status} | FOREIGN | build_adoption_filter(fields)
     return UpdateOne(where, {"$set": fields}, hint=indexes.BY_ID)
 
@@ -105,9 +110,9 @@ def _build_state_fields(state: State, adoption: Adoption, *, now: datetime) -> d
         case "failed":
             reason = "exhausted" if adoption.is_exhausted else "not_retryable"
             message = f"it had failed before it was adopted, after {task.attempts} attempts"
-            error = {} if task.error is not None else {"error": error_document(message=message, code=reason, at=now)}
-            return {"reason": reason, "finished_at": now, "settled_by": SETTLED_BY_SWEEP, **error}
+            error = error_document(message=message, code=reason, at=now)
+            return {"reason": reason, "finished_at": now, "settled_by": SETTLED_BY_SWEEP, "error": error}
         case "ended":
-            return {"retain_from": now} | ({"finished_at": now} if task.finished_at is None else {})
+            return {"retain_from": now, "finished_at": now}
         case _:
             assert_never(state)
