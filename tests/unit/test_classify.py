@@ -247,10 +247,10 @@ def test_where_no_frame_is_the_users_the_place_is_the_innermost() -> None:
 
 def test_a_message_of_20_mb_costs_no_time_to_speak_of() -> None:
     error = ValueError("x" * 20_000_000)
-    started = time.perf_counter()
+    started = time.thread_time()
 
     assert len(describe(error)) <= MAX_MESSAGE_CHARS
-    assert time.perf_counter() - started < 0.5
+    assert time.thread_time() - started < 0.5
 
 
 @given(st.text(st.characters(), max_size=400), st.integers(0, 200))

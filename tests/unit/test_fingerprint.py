@@ -168,8 +168,8 @@ def test_folded_text_is_one_short_line(message: str) -> None:
     ],
 )  # fmt: skip
 def test_no_message_makes_folding_slow(piece: str) -> None:  # F72
-    started = time.perf_counter()
+    started = time.thread_time()  # not the clock of the wall: other tests run at the same time
 
     fold_message(piece * 20_000)
 
-    assert time.perf_counter() - started < 0.5
+    assert time.thread_time() - started < 0.5

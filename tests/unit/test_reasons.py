@@ -253,7 +253,7 @@ def test_words_that_anybody_wrote_are_cut() -> None:
             {},
             "running",
             (
-                "Initial runs: A claimed it at 2031-07-01 08:59:50 UTC (10s ago), under a lease until 2031-07-01 "
+                "It runs (Initial): A claimed it at 2031-07-01 08:59:50 UTC (10s ago), under a lease until 2031-07-01 "
                 "09:01:00 UTC (in 1m)."
             ),
         ),

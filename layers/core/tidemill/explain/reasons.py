@@ -176,7 +176,7 @@ def _explain_lease(task: Task, facts: Facts) -> str:
             f"{until}, then {RECLAIM} takes it back."
         )
     if lease.expires_at > facts.now:
-        return f"{name_attempt(task.attempts)} runs: {owner} claimed it at {since}, under a lease until {until}."
+        return f"It runs ({name_attempt(task.attempts)}): {owner} claimed it at {since}, under a lease until {until}."
     return f"{owner} claimed it at {since} and its lease ended at {until}: {RECLAIM} takes it back."
 
 
