@@ -47,7 +47,7 @@ POLL_SEC: Final = 20
 docs.aws.amazon.com/lambda, "Configuring scaling behavior for SQS event source mappings"."""
 
 GAUGES: Final = 5
-METRICS: Final = 15
+METRICS: Final = 16
 ALARM_METRICS: Final = 29
 """Metrics of the eight alarms together: CloudWatch bills an alarm for each of its metrics."""
 

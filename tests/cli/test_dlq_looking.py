@@ -135,9 +135,9 @@ def test_an_error_is_named_once(
     # A03
     stored = {"code": error[0], "message": error[1], "at": died}
     bury(dead, [letter(died, _id="x", error=stored)])
-    [task_id] = add(tasks, [document(died, status="failed", reason="fatal", finished_at=died, error=stored)])
-
     assert f"    noop: {shown}" in operator.done("dlq", "ls").lines
+
+    [task_id] = add(tasks, [document(died, status="failed", reason="fatal", finished_at=died, error=stored)])
     for command in (("dlq", "show", "x"), ("ops", "task", "show", str(task_id))):
         assert facts(operator.done(*command))["last error"].startswith(f"{shown} (2")
 
