@@ -271,7 +271,7 @@ def test_all_that_is_made_with_a_client_is_made_anew_after_a_reset_and_nothing_e
     deployed.set(AWS_LAMBDA_FUNCTION_NAME="this", **aws)
     warm = bootstrap.deployment()
     names = [
-        "enqueue_service", "queue", "runtime", "reclaim_context", "archive_context", "admin_context",
+        "enqueue_service", "queue", "caller_rights", "runtime", "reclaim_context", "archive_context", "admin_context",
     ]  # fmt: skip
     made = [getattr(warm, name) for name in names]
     databases = {role: warm.database(role) for role in bootstrap.CLIENT_LIMITS}
