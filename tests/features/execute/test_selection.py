@@ -153,7 +153,8 @@ def test_what_returns_before_the_position_is_looked_for_at_once(
 
     bench.execute(selection=selection, queues=["default"], concurrency=2, batch_size=1, monotonic=lambda: at[0])
 
-    assert bench.ran == ["long", "urgent", 0, "urgent", 1, 2, 3]
+    together, after = bench.ran[:2], bench.ran[2:]  # two threads: either may be the first to begin
+    assert (set(together), after) == ({"long", "urgent"}, [0, "urgent", 1, 2, 3])
 
 
 def test_a_backlog_of_retries_leaves_fresh_work_its_part(tasks: Tasks, now: datetime) -> None:
