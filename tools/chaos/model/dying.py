@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from unittest.mock import ANY
 
-from tools.chaos.model.world import Document, LetterKey, World, changed
+from tools.chaos.model.world import Document, LetterKey, World, changed, is_unadopted_failure
 
 FIRST_WAIT: Final = timedelta(minutes=10)
 LONGEST_WAIT: Final = timedelta(days=1)
@@ -23,7 +23,7 @@ _MARKS: Final = (
 
 def moves(world: World, *, now: datetime) -> Iterator[World]:
     """Yield the world as it is between the steps of a move of all that has failed, and at the end."""
-    failed = [one for one in world.tasks.values() if one.get("status") == "failed"]
+    failed = [one for one in world.tasks.values() if one.get("status") == "failed" and not is_unadopted_failure(one)]
     keys = {one["_id"]: _key(world, one) for one in failed}
     for document in failed:
         world = _closed_earlier(world, document, now=now)

@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from unittest.mock import ANY
 
 from tidemill.model import Cancelled, Failed, Failure, Outcome, Retried, Snoozed
 from tools.chaos.model.ending import Ending, ended
 from tools.chaos.model.living import ADOPT_AS, FIRST_WAIT, RETRIES, WAIT, is_stray, quarantined
-from tools.chaos.model.world import Document, StartsWith, World, changed, error, is_count, wrong
+from tools.chaos.model.world import (
+    Document,
+    StartsWith,
+    World,
+    changed,
+    error,
+    is_count,
+    is_foreign,
+    is_unadopted_failure,
+    wrong,
+)
 
+ADOPTION_LEASE: Final = timedelta(minutes=10)
+_ANY_TIME: Final = datetime(2031, 7, 1, tzinfo=UTC)
 RECLAIMER: Final = StartsWith("reclaim-")
 """Who settles: never the token, by which a late worker would believe that it did."""
 
 
 def reclaims(world: World, *, dead_owner: str | None, now: datetime) -> Iterator[World]:
     """Yield the world between the steps of one run of reclaim that was told of *dead_owner*, and at its end."""
-    lost = [
+    begun = [
         task_id
         for task_id, document in world.tasks.items()
         if document.get("status") == "processing" and _is_lost(document, dead_owner=dead_owner, now=now)
     ]
+    foreign = [task_id for task_id in begun if can_be_adopted(world.tasks[task_id])]
+    lost = [task_id for task_id in begun if task_id not in foreign]
     yield world.each_task(lost, lambda one: one if _has_lease(one) else changed(one, gone=["lease"]))
     world = world.each_task(lost, lambda one: taken_back(one, now=now))
+    world = world.each_task(foreign, lambda one: adopted_as_begun(one, now=now))
     yield world
     yield swept(world, now=now)
 
@@ -32,7 +48,8 @@ def swept(world: World, *, now: datetime) -> World:
     """Return the world after the sweep: what is past its expiry has failed, strays are tasks or have failed."""
     for task_id, document in world.tasks.items():
         after = expired(document, now=now)
-        world = world.with_task(task_id, adopted(after, now=now) if is_stray(after) else after)
+        after = adopted(after, now=now) if is_stray(after) else after
+        world = world.with_task(task_id, adopted_as_ended(after, now=now))
     return world
 
 
@@ -88,6 +105,41 @@ def adopted(document: Document, *, now: datetime) -> Document:
     """Return a stray *document* with all that it lacks, or failed where it cannot be a task."""
     if _is_unseen(document):
         return document
+    whole = _completed(document, now=now)
+    return quarantined(document, now=now) if wrong(whole) is not None else whole
+
+
+def can_be_adopted(document: Document) -> bool:
+    """Tell whether another program wrote *document*, has begun it, and left it without a lease."""
+    is_task = wrong(_completed(document, now=_ANY_TIME)) is None
+    return is_foreign(document) and document.get("lease") is None and is_task
+
+
+def adopted_as_begun(document: Document, *, now: datetime) -> Document:
+    """Return a *document* that another program may still run: under a lease, after which it is taken back."""
+    lease = {"token": ANY, "owner": "sweep", "expires_at": now + ADOPTION_LEASE}
+    return {**_completed(document, now=now), "lease": lease}
+
+
+def adopted_as_ended(document: Document, *, now: datetime) -> Document:
+    """Return a *document* that another program has ended as the task it is then; else as it is."""
+    status, whole = document.get("status"), _completed(document, now=now)
+    own = {name: value for name, value in document.items() if value is not None}
+    if is_unadopted_failure(document):
+        if wrong(whole) is not None:
+            return quarantined(document, now=now)
+        retries = whole.get("max_retries")
+        reason = "exhausted" if whole["attempts"] > (RETRIES if retries is None else retries) else "not_retryable"
+        failure = {"reason": reason, "settled_by": "sweep", "error": error(reason, now=now), "finished_at": now}
+        return whole | {name: value for name, value in failure.items() if name not in own}
+    is_ended = status in {"done", "cancelled"} and document.get("retain_from") is None
+    if is_ended and is_foreign(document) and wrong(whole) is None:
+        return whole | {name: now for name in ("retain_from", "finished_at") if name not in own}
+    return document
+
+
+def _completed(document: Document, *, now: datetime) -> dict[str, Any]:
+    """Return *document* with the defaults of the fields that it lacks."""
     own = {name: value for name, value in document.items() if value is not None}
     has_failed = is_count(own.get("attempts")) and own["attempts"] > 0
     at = document.get("next_retry_at")
@@ -95,8 +147,7 @@ def adopted(document: Document, *, now: datetime) -> Document:
         "name": ADOPT_AS, "queue": "default", "lane": "retry" if has_failed else "fresh", "priority": 0,
         "due_at": at or now, "created_at": now, "updated_at": now, "crashes": 0, "redrives": 0, "attempt_log": [],
     }  # fmt: skip
-    whole = {**document, **{name: value for name, value in defaults.items() if name not in own}}
-    return quarantined(document, now=now) if wrong(whole) is not None else whole
+    return {**document, **{name: value for name, value in defaults.items() if name not in own}}
 
 
 def _is_unseen(document: Document) -> bool:

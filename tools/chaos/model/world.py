@@ -107,6 +107,20 @@ def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_COUNT
 
 
+def is_foreign(document: Document) -> bool:
+    """Tell whether another program wrote *document*: it has no lane and no due time, but a payload and attempts."""
+    has_place = document.get("lane") is not None or document.get("due_at") is not None
+    attempts = document.get("attempts")
+    is_number = isinstance(attempts, int | float) and not isinstance(attempts, bool)
+    return not has_place and isinstance(document.get("payload"), Mapping) and is_number
+
+
+def is_unadopted_failure(document: Document) -> bool:
+    """Tell whether another program failed *document*, and the sweep has not adopted it."""
+    is_open = document.get("finished_at") is None and document.get("reason") is None
+    return document.get("status") == "failed" and is_open and is_foreign(document)
+
+
 def is_in_sight(document: Document) -> bool:
     """Tell whether a claim could find and stamp *document* once it is due."""
     has_place = isinstance(document.get("queue"), str) and document.get("lane") in LANES
