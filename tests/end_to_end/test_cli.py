@@ -154,7 +154,7 @@ def test_a_queue_is_set_paused_and_looked_at(db: Database[Any], where: dict[str,
 
     assert [one.returncode for one in (changed, paused, listed, status)] == [0, 0, 0, 0]
     assert "retry share        0.5" in changed.stdout
-    assert listed.stdout.splitlines()[2].split() == ["default", "0", "0", "0", "0", "-", "paused"]
+    assert listed.stdout.splitlines()[2].split() == ["default", "0", "0", "0", "0", "0", "-", "paused"]
     assert json.loads(status.stdout)["queue"]["paused"] is True
     stored = db["queues"].find_one({"_id": "default"}) or {}
     assert (stored["retry_share"], stored["paused"]) == (0.5, True)
@@ -168,7 +168,9 @@ def test_a_task_is_shown_with_its_log_and_without_its_payload(tasks: Tasks, wher
 
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.splitlines()[0] == f"task      {task_id}"
-    assert shown.stdout.splitlines()[-1].endswith("1  failed  2031-07-01 09:00:00.000      1.5s  the receiver said 503")
+    assert shown.stdout.splitlines()[-1].endswith(
+        "Initial  failed  2031-07-01 09:00:00.000      1.5s  the receiver said 503"
+    )
     assert "s3cret" not in shown.stdout
 
 
@@ -212,14 +214,14 @@ def test_a_reader_that_has_gone_is_no_traceback(arguments: tuple[str, ...]) -> N
 )
 @pytest.mark.parametrize("command", ["policy ls", "policy ls --json", "simulate retry-priority"])
 def test_an_output_that_cannot_be_written_is_told_in_a_sentence(command: str, redirection: str, reason: str) -> None:
-    ended = run(("/bin/sh", "-c", f'exec "$0" -m tidemill.cli {command} {redirection}', sys.executable), {})
+    ended = run(("/bin/sh", "-c", f'exec "$0" -m tidemill {command} {redirection}', sys.executable), {})
 
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == f"tidemill: the output cannot be written: {reason}\n"
 
 
 def test_with_nothing_to_speak_on_a_failure_is_silent() -> None:
-    ended = run(("/bin/sh", "-c", 'exec "$0" -m tidemill.cli indexes 2>&-', sys.executable), {})
+    ended = run(("/bin/sh", "-c", 'exec "$0" -m tidemill indexes 2>&-', sys.executable), {})
 
     assert (ended.returncode, ended.stdout) == (1, "")
 

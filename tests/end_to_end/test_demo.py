@@ -139,7 +139,7 @@ def test_every_accepted_task_is_accounted_for(tmp_path: Path) -> None:
     assert 1 <= told["executors_killed"] <= 4
     assert told["executors_died"] == told["executors_killed"] + told["executors_recycled"]
     assert told["reclaimed"] == told["runs_by_status"]["lost"] >= 4
-    assert told["timed_out"] == 2 * 2
+    assert 3 <= told["timed_out"] <= 2 * 2  # an attempt may be lost with an executor before its time is out
     assert told["runs_by_status"]["succeeded"] == told["done"]
     assert told["seconds"] < 60
 

@@ -129,9 +129,12 @@ class _Run:
             self._try_once(lambda: semaphores.release_all(self._context.tasks.database, dead_owner))
         foreign = ForeignSweep(self._context, self._report)
         self._process_batches(lost.reclaim_expired)
-        if self._process_batches(foreign.adopt_processing):  # a document that is still to be adopted has no lease, too
+        adopts = self._context.adopt_as is not None
+        # A document that is still to be adopted has no lease, too.
+        if not adopts or self._process_batches(foreign.adopt_processing):
             self._process_batches(lost.reclaim_leaseless)
-        for step in (sweep.expire, sweep.adopt, foreign.adopt_failed, foreign.adopt_ended):
+        steps = [sweep.expire, sweep.adopt, foreign.adopt_failed]
+        for step in [*steps, foreign.adopt_ended] if adopts else steps:
             self._process_batches(step)
         self._try_once(lambda: lost.statistics.write(now=self._context.clock.now()))
         self._try_once(self._measure)
@@ -345,7 +348,8 @@ class PendingSweep:
 class ForeignSweep:
     """Adopts documents of another program that it had started or ended, each tried once in a run.
 
-    Each method processes one batch and returns whether more may be left.
+    Each method processes one batch and returns whether more may be left. Without a function for adopted documents only
+    failed ones with a name can be adopted.
     """
 
     def __init__(self, reclaim_context: ReclaimContext, report: Counter[str]) -> None:
@@ -355,7 +359,7 @@ class ForeignSweep:
 
     def adopt_processing(self) -> bool:
         """Give documents that are processing a lease: the other program may still run them."""
-        return self._context.adopt_as is not None and self._adopt("processing")
+        return self._adopt("processing")
 
     def adopt_failed(self) -> bool:
         """Complete failed documents, so that the archive can move them and they can be redriven."""
@@ -363,7 +367,7 @@ class ForeignSweep:
 
     def adopt_ended(self) -> bool:
         """Complete done and cancelled documents, so that their retention begins."""
-        return self._context.adopt_as is not None and self._adopt("ended")
+        return self._adopt("ended")
 
     def _adopt(self, state: State) -> bool:
         context, now = self._context, self._context.clock.now()

@@ -154,10 +154,12 @@ AT_RUN = {
 RESULTS = {"uses a pool": [1, 2], "terminates a child": -15, "interrupts a child": 1, "runs a command": -15}
 
 WAITING_FOR_CHILD = """
-    child = multiprocessing.get_context("fork").Process(target=sleeping)
+    def wait():
+        open(payload["at"], "w").close()  # from here on an interrupt reaches it
+        time.sleep(60)
+    child = multiprocessing.get_context("fork").Process(target=wait)
     child.start()
-    open(payload["at"], "w").close()
-    child.join(20)
+    child.join(15)
     return child.exitcode
 """
 

@@ -99,6 +99,7 @@ a write that the driver does not repeat | later                 | later         
 what only the answer tells              | ok                    | ok                        | ok                        | ok                                | ok                    | ok                    |                       |                       | ok
   pause; set a cap: find task_types, find queues later
   cancel; cancel by force; retry now: find task_types, find queues
+  purge; redrive: aggregate tasks
 a deletion of many                      | 503                   | 503                       | 503                       | refused                           | 503                   | 503                   | 503                   | 503                   | 503
   purge: delete tasks_dlq
 """  # noqa: E501 - a table

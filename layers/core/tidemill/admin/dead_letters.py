@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
 from tidemill.admin import requests, responses
-from tidemill.admin.context import AdminContext, collect_warnings, find_unknown_queue, warn_no_executor
+from tidemill.admin.context import (
+    AdminContext,
+    collect_warnings,
+    describe_unknown,
+    find_unknown_queue,
+    warn_no_executor,
+)
 from tidemill.admin.tasks import NotStoredError, copy_task, find_dead_letter_id
 from tidemill.control import task_types
 from tidemill.control.task_types import Directory
@@ -19,7 +24,7 @@ from tidemill.dead_letters.export import export as export_letters
 from tidemill.dead_letters.redrive import RedriveContext, RedriveRequest
 from tidemill.dead_letters.redrive import redrive as redrive_letters
 from tidemill.dead_letters.selection import DeadLetterFilter
-from tidemill.errors import InvalidRequestError, Problem
+from tidemill.errors import InvalidRequestError, Problem, TidemillError
 from tidemill.model import Malformed, TaskId
 from tidemill.store.counts import count_failed_by_name
 from tidemill.text import describe_not_archived, did_you_mean
@@ -96,9 +101,10 @@ def redrive(request: requests.DeadLetterRedrive, context: AdminContext) -> respo
         until=_compute_deadline(),
     )
     warnings = _warn_if_nothing(request, context, is_nothing=not result.examined)
+    not_archived, more_warnings = _count_not_archived(request, context)
     counts = responses.RedriveResponse.copy_fields(result)
     return responses.RedriveResponse(
-        dry_run=request.dry_run, warnings=warnings, not_archived=_count_not_archived(request, context), **counts
+        dry_run=request.dry_run, warnings=warnings + more_warnings, not_archived=not_archived, **counts
     )
 
 
@@ -114,7 +120,7 @@ def purge(request: requests.DeadLetterPurge, context: AdminContext) -> responses
         until=_compute_deadline(),
     )
     warnings = _warn_if_nothing(request, context, is_nothing=not result.examined)
-    warnings += _warn_not_archived(_count_not_archived(request, context))
+    warnings += _warn_not_archived(request, context)
     counts = responses.PurgeResponse.copy_fields(result)
     return responses.PurgeResponse(dry_run=request.dry_run, warnings=warnings, **counts)
 
@@ -139,20 +145,27 @@ def _compute_deadline() -> float:
 
 def _count_not_archived(
     request: requests.DeadLetterList | requests.SelectionRequest, context: AdminContext
-) -> dict[str, int]:
+) -> tuple[dict[str, int], tuple[str, ...]]:
     """Return the number of failed tasks that *request* would select as dead letters, by name; only for a first page.
 
-    They have no fingerprint yet. They are moved after now, so an ``until`` in the past leaves them out.
+    They have no fingerprint yet. They are moved after now, so an ``until`` in the past leaves them out. If they cannot
+    be counted, a warning says so: the operation itself may be done already.
     """
     has_id = isinstance(request, requests.SelectionRequest) and request.id is not None
     is_past = request.until is not None and request.until <= context.clock.now()
     if has_id or is_past or request.cursor is not None:
-        return {}
-    return count_failed_by_name(context.tasks, queue=request.queue, name=request.name)
+        return {}, ()
+    try:
+        return count_failed_by_name(context.tasks, queue=request.queue, name=request.name), ()
+    except TidemillError as error:
+        return {}, (describe_unknown("whether failed tasks are no dead letters yet", error),)
 
 
-def _warn_not_archived(counted: Mapping[str, int]) -> tuple[str, ...]:
-    return (f"{describe_not_archived(counted)}: {ARCHIVED_LATER}",) if counted else ()
+def _warn_not_archived(
+    request: requests.DeadLetterList | requests.SelectionRequest, context: AdminContext
+) -> tuple[str, ...]:
+    counted, warnings = _count_not_archived(request, context)
+    return (*warnings, f"{describe_not_archived(counted)}: {ARCHIVED_LATER}") if counted else warnings
 
 
 def _warn_if_nothing(
@@ -176,7 +189,7 @@ def list_groups(request: requests.DeadLetterGroups, context: AdminContext) -> re
     now = context.clock.now()
     found = queries.find_groups(context.dead, limit=request.limit, now=now, limits=context.group_limits)
     warnings = warn_no_executor(context) if not found.dead_letters and found.sampled_newest is None else ()
-    warnings += _warn_not_archived(count_failed_by_name(context.tasks))
+    warnings += _warn_not_archived(requests.DeadLetterList(op="dlq.list"), context)
     return responses.GroupsResponse(warnings=warnings, **responses.GroupsResponse.copy_fields(found))
 
 
@@ -189,7 +202,7 @@ def list_dead_letters(request: requests.DeadLetterList, context: AdminContext) -
     letters = tuple(_build_dead_letter(letter, context, directory, is_listed=True) for letter in page.letters)
     warnings = _warn_if_nothing(request, context, is_nothing=not letters)
     if not request.redriven:
-        warnings += _warn_not_archived(_count_not_archived(request, context))
+        warnings += _warn_not_archived(request, context)
     return responses.DeadLetterPage(dead_letters=letters, next=page.next, warnings=warnings)
 
 
