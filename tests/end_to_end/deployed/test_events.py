@@ -9,7 +9,7 @@ from tests.end_to_end.deployed.conftest import Deploy
 from tests.end_to_end.deployed.stack import EVENTS, sample
 
 ROW = re.compile(r"^\| `(\w+)\.json` \| (\w+) \|", re.MULTILINE)
-STATUS = {"enqueue_invalid": 422, "get_task": 404, "cancel_task": 404}
+STATUS = {"enqueue_invalid": 422, "get_task": 404, "cancel_task": 404, "get_queue": 403}
 QUIET = {"ExecuteFunction": {"WEBHOOK_ALLOWED_HOSTS": "nowhere.invalid", "LINGER_SEC": "0"}}
 
 

@@ -29,7 +29,7 @@ FUNCTION_OF: Final = {
 }
 MESSAGES: Final = ("retries", "retries_schedule")
 TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
-STATUS: Final = {"enqueue_invalid": 422, "enqueue_direct": None, "enqueue_recurring": None}
+STATUS: Final = {"enqueue_invalid": 422, "get_queue": 403, "enqueue_direct": None, "enqueue_recurring": None}
 """What else than 202 a POST is answered with; nothing where the function is invoked directly."""
 
 
