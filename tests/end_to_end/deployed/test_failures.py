@@ -93,9 +93,9 @@ def test_a_task_sent_asynchronously_while_mongodb_is_away_is_kept_and_taken_in_o
         assert stack.queues.count("EnqueueRetries") == 1
         stack.keep_secret(cut_off.uri)
         stack.cloud.recall("EnqueueFunction")
+        sent = {"idempotency_key": "direct:order-1043"}
+        assert eventually(lambda: stack.db.tasks.count_documents(sent) == 1, within=60)
         assert eventually(lambda: stack.queues.count("EnqueueRetries") == 0, within=60)
-    sent = {"idempotency_key": "direct:order-1043"}
-    assert eventually(lambda: stack.db.tasks.count_documents(sent) == 1, within=60)
     [task] = stack.db.tasks.find(sent)
     stack.ends(str(task["_id"]))
     assert stack.queues.count("EnqueueFailures") == 0
