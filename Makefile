@@ -76,7 +76,9 @@ test-rest: $(READY)
 	@$(PYTEST) -m slow $(QUICK) $(ARGS)
 
 e2e: $(READY) built ## run what people run (demo, commands, built functions in Lambda's runtime) and what is large
-	@$(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) tests/end_to_end --ignore=tests/end_to_end/deployed $(ARGS)
+	@$(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) tests/end_to_end/test_demo.py $(ARGS)
+	@$(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) tests/end_to_end --ignore=tests/end_to_end/deployed \
+		--ignore=tests/end_to_end/test_demo.py $(ARGS)
 	@$(PYTHON) -m pytest tests/end_to_end/deployed $(ARGS)
 .PHONY: built
 built: $(RUNTIME_VENV)/.ready
