@@ -191,6 +191,8 @@ def test_a_failure_on_purpose_tells_the_cause_it_was_given_and_no_other() -> Non
         ([Fail("a"), KeyError("b")], False, None),
         ([Retry("a", after=timedelta(seconds=7)), Retry("b", after=timedelta(seconds=9))], True, timedelta(seconds=9)),
         ([ExceptionGroup("inner", [Fail("a")]), ExceptionGroup("inner", [Fail("b")])], False, None),
+        ([ExceptionGroup("inner", [Fail("a"), KeyError("b")]), KeyError("c")], False, None),
+        ([ExceptionGroup("inner", [SyntaxError("a"), KeyError("b")]), SyntaxError("c")], True, None),
     ],
 )
 def test_the_members_of_a_group_decide_about_a_retry(
@@ -199,6 +201,17 @@ def test_the_members_of_a_group_decide_about_a_retry(
     failure = classify(ExceptionGroup("both", members))
 
     assert (failure.retryable, failure.retry_after) == (retryable, after)
+
+
+def test_groups_in_groups_are_described_however_deep() -> None:
+    error: Exception = ValueError("innermost")
+    for _ in range(2_000):
+        error = ExceptionGroup("group", [error, KeyError("beside")])
+
+    failure = classify(error)
+
+    assert failure.message.startswith("ExceptionGroup: group")
+    assert "caused by KeyError: 'beside'" in failure.message
 
 
 def test_a_rule_about_groups_decides_before_the_members() -> None:

@@ -212,17 +212,26 @@ def _describe_failure(error: BaseException, rules: Rules) -> Failure:
         return Failure(message=_get_message(error), code=_get_own_code(error), retry_after=_get_wait(error))
     if isinstance(error, Fail):
         return Failure(message=_get_message(error), code=_get_own_code(error), retryable=False)
+    retryable, waits = is_retried(type(error), rules), list[timedelta | None]()
     if isinstance(error, BaseExceptionGroup) and not _is_ruled(type(error), rules):
-        members = [_describe_failure(find_single(member), rules) for member in error.exceptions[:MAX_LISTED_CAUSES]]
-        waits = [member.retry_after for member in members if member.retry_after is not None]
-        is_final = any(issubclass(type(member), Fail) for member in error.exceptions)
-        return Failure(
-            message=describe(error),
-            code=_get_code(error),
-            retryable=not is_final and any(member.retryable for member in members),
-            retry_after=max(waits, default=None),
-        )
-    return Failure(message=describe(error), code=_get_code(error), retryable=is_retried(type(error), rules))
+        members = _list_members(error)
+        is_final = any(isinstance(member, Fail) for member in members)
+        retryable = not is_final and any(is_retried(type(member), rules) for member in members)
+        waits = [_get_wait(member) for member in members if isinstance(member, Retry)]
+    wait = max((wait for wait in waits if wait is not None), default=None)
+    return Failure(message=describe(error), code=_get_code(error), retryable=retryable, retry_after=wait)
+
+
+def _list_members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """Return the exceptions in *group* and in the groups in it, each once."""
+    found: dict[int, BaseException] = {}
+    waiting: list[BaseException] = [group]
+    while waiting:
+        error = waiting.pop()
+        if id(error) not in found:
+            found[id(error)] = error
+            waiting += error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return [error for error in found.values() if not isinstance(error, BaseExceptionGroup)]
 
 
 def _is_ruled(kind: type[BaseException], rules: Rules) -> bool:

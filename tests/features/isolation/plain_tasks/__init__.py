@@ -1,6 +1,6 @@
 """The hostile functions where the system lends no hand: on Linux, as if it were not.
 
-Whoever imports this loses what only Linux does, so only helpers do.
+A process that imports this package loses what only Linux does. So only forkservers import it.
 """
 
 import ctypes
