@@ -122,7 +122,7 @@ _SWITCH: Final = click.Choice(["on", "off"])
     "--max-in-flight-retries",
     type=_CAP,
     metavar="N",
-    help="Maximum number of retries that run at once; 0 pauses retries, none is no limit.",
+    help="Maximum number of retries that run at once; 0 pauses retries, the word none removes the limit.",
 )
 @option("--adaptive", type=_SWITCH, metavar="on|off", help="Lengthen retry delays while many tasks are due.")
 @option("--adaptive-scale", type=int, metavar="N", help="Multiply delays by 1 + due tasks / N; turns adaptive on.")

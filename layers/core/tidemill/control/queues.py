@@ -53,7 +53,7 @@ def list_queues(
 
 def describe_unknown_queue(queue: str, known: Iterable[str]) -> str:
     """Return the sentence that *queue* does not exist, with the most similar of the *known* names."""
-    hint = did_you_mean(queue, known) or ": none is declared, and no task of one is pending, processing or failed"
+    hint = did_you_mean(queue, known) or ": it is not declared and has no pending, processing or failed tasks"
     return f"there is no queue {queue}{hint}"
 
 
