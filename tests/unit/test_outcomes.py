@@ -175,14 +175,16 @@ def test_a_snooze_counts_as_no_attempt_not_even_where_there_is_but_one() -> None
 
 @pytest.mark.parametrize(
     "until",
-    [timedelta.max, datetime.max.replace(tzinfo=UTC), datetime.max.replace(tzinfo=timezone(-5 * 3600 * SECOND))],
+    [
+        timedelta(days=366, milliseconds=1),
+        T0 + timedelta(days=400),
+        timedelta.max,
+        datetime.max.replace(tzinfo=UTC),
+        datetime.max.replace(tzinfo=timezone(-5 * 3600 * SECOND)),
+    ],
 )
-def test_a_snooze_beyond_the_calendar_is_one_without_end(until: datetime | timedelta) -> None:
-    settlement = ended(raised(Snooze(until)))
-
-    assert isinstance(settlement.outcome, Snoozed)
-    assert settlement.outcome.until.year == 9999
-    assert outcome_updates(settlement, now=T0)
+def test_a_snooze_lasts_no_longer_than_a_delay_may(until: datetime | timedelta) -> None:
+    assert outcome(Snooze(until)) == Snoozed(until=T0 + timedelta(days=366))
 
 
 @pytest.mark.parametrize("until", [60, None, "tomorrow", date(2026, 7, 2), datetime(2026, 7, 2)])  # noqa: DTZ001

@@ -224,7 +224,8 @@ class Fail(Exception):  # noqa: N818 - as above
 class Snooze(Exception):  # noqa: N818 - as above
     """Raised by a task function: run the task again at *until*. The attempt is not counted.
 
-    The task is due a second from now at the earliest. It fails after its ``expires_at`` if no attempt was counted.
+    The task is due a second from now at the earliest, and 366 days from now at the latest: a later *until* counts as
+    that. It fails after its ``expires_at`` if no attempt was counted.
     """
 
     def __init__(self, until: datetime | timedelta) -> None:

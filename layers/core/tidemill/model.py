@@ -36,6 +36,9 @@ MAX_COUNT: Final = 1_000_000
 EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 LATEST = datetime(9999, 12, 31, tzinfo=UTC)
 
+MAX_DELAY: Final = timedelta(days=366)
+"""Longest time from now until a task is due, or expires, however it is said: enqueue, redrive, `Snooze`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:

@@ -14,8 +14,9 @@ from pymongo.client_session import ClientSession
 from tidemill.control.task_types import Declarations
 from tidemill.errors import InvalidRequestError, Problem, TooOldError
 from tidemill.indexes import OCCURRENCE_RETENTION, Retention
+from tidemill.model import MAX_DELAY
 from tidemill.requests.events import SCHEDULE_HINT, Occurrence
-from tidemill.requests.tasks import MAX_DELAY, NewTask
+from tidemill.requests.tasks import NewTask
 from tidemill.requests.validation import limit_problems
 from tidemill.text import did_you_mean
 

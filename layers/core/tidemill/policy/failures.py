@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Final, TypeAlias
 
 from tidemill.errors import MAX_RETRY_AFTER, Fail, Retry, Snooze
-from tidemill.model import EARLIEST, LATEST, Failure, Snoozed
+from tidemill.model import EARLIEST, LATEST, MAX_DELAY, Failure, Snoozed
 from tidemill.policy.fingerprint import CAUSED_BY, fold_message
 
 NOT_RETRIED = frozenset({"ValidationError", "NotFoundError", "UnauthorizedError", "ForbiddenError", "SyntaxError"})
@@ -101,10 +101,9 @@ def find_snooze_request(error: BaseException) -> datetime | timedelta | None:
 
 
 def plan_snooze(until: datetime | timedelta, *, now: datetime) -> Snoozed:
-    """Return the snooze until *until*, within the calendar and at least ``MIN_SNOOZE`` after *now*."""
-    if isinstance(until, timedelta):
-        return Snoozed(until=now + min(max(until, MIN_SNOOZE), LATEST - now))
-    return Snoozed(until=min(max(until, now + MIN_SNOOZE), LATEST))
+    """Return the snooze until *until*: from ``MIN_SNOOZE`` to ``MAX_DELAY`` after *now*."""
+    delay = until if isinstance(until, timedelta) else until - now
+    return Snoozed(until=now + min(max(delay, MIN_SNOOZE), MAX_DELAY))
 
 
 def describe(error: BaseException) -> str:

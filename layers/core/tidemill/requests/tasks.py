@@ -24,15 +24,21 @@ from pydantic import (
 )
 
 from tidemill.errors import InvalidRequestError, Problem
-from tidemill.model import MAX_BACKOFF_SEC, MAX_FACTOR, MAX_RETRIES_LIMIT, Backoff, Jitter, RetryPolicy, Strategy
+from tidemill.model import (
+    MAX_BACKOFF_SEC,
+    MAX_DELAY,
+    MAX_FACTOR,
+    MAX_RETRIES_LIMIT,
+    Backoff,
+    Jitter,
+    RetryPolicy,
+    Strategy,
+)
 from tidemill.policy.retry import DEFAULT, PRESET_EXPECTED, PRESETS
 from tidemill.requests.validation import Request, limit_problems, problems, require_storable
 
 NAME_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,99}$"
 QUEUE_PATTERN: Final = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}$"
-MAX_DELAY: Final = timedelta(days=366)
-"""Longest time from now until a task is due, or expires, however it is said."""
-
 MAX_DELAY_SEC: Final = MAX_DELAY.total_seconds()
 MAX_TIMEOUT_SEC: Final = 880.0
 MAX_KEY_CHARS: Final = 200
