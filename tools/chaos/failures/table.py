@@ -37,6 +37,7 @@ a read                                  | ok ok 503             | 503           
   POST /tasks; POST /tasks, keyed; invoked directly; POST /tasks/batch: find control, find task_types, find queues
   GET /tasks/{id}; DELETE /tasks/{id}; cancel; cancel by force; retry now: find tasks
   DELETE /tasks/{id}; retry now: find control
+  GET /queues/{queue}: find control, find queues, aggregate tasks
   invoked directly: find tasks, find tasks_dlq
   invoked by a schedule: find control, find occurrences, find task_types, find queues
   execute; execute, capped: aggregate tasks, find queues, find tasks
@@ -62,7 +63,7 @@ the commit of that                      | ok ok driver          | ok ok driver  
   enqueue in a transaction: commitTransaction
 a look at the clock                     |                       |                           |                           |                                   |                       | ok 503 503            |                       |                       | 503
   POST /tasks; POST /tasks, keyed; invoked directly; POST /tasks/batch; DELETE /tasks/{id}: hello
-  invoked by a schedule: hello
+  invoked by a schedule; GET /queues/{queue}: hello
 a question before a look                | ok/503 503 503        | 503                       | 503                       | refused                           | ok 503 503            | ok 503 503            |                       |                       | 503
   invoked directly: ping
 a write                                 | ok ok 503             | 503                       | 503                       | refused                           | ok ok 503             | ok ok 503             | 503                   | ok ok 503             | 503
@@ -72,6 +73,7 @@ a write                                 | ok ok 503             | 503           
   execute; execute, capped: findAndModify control (executor_slots)
   archive: update tasks_dlq, insert tasks, insert tasks_dlq, delete tasks
   pause; set a cap: findAndModify queues, update queues
+  grant a right: findAndModify control (callers)
   redrive: update tasks_dlq, insert tasks
   export: update tasks_dlq
   register: update task_types

@@ -9,6 +9,7 @@ from tests.builders import make_service
 from tests.handlers.calls import CALLER, Answer, request
 from tests.handlers.conftest import Deployed
 from tidemill.bootstrap import deployment
+from tidemill.control.callers import grant_right
 from tidemill.enqueue.rules import EnqueueRules
 from tidemill.errors import RefusedError, UnavailableError
 from tidemill.requests.tasks import NewTask
@@ -25,7 +26,7 @@ REQUEST_ID: Final = "request-1"
 def _forgetful(world: World) -> Deployed:
     """The function, that has its client and has read nothing yet."""
     warm = deployment()
-    for name in ("queue", "enqueue_service"):  # cached properties
+    for name in ("queue", "enqueue_service", "caller_rights"):  # cached properties
         vars(warm).pop(name, None)
     return world.functions
 
@@ -56,6 +57,10 @@ def _get(world: World) -> Any:
     return _said(_forgetful(world).get(str(world.kept["id"])))
 
 
+def _get_queue(world: World) -> Any:
+    return _said(_forgetful(world).http(request("GET", "/queues/default")))
+
+
 def _delete(world: World) -> Any:
     return _said(_forgetful(world).delete(str(world.kept["id"])))
 
@@ -77,6 +82,11 @@ def _enqueued(world: World) -> None:
     rules = EnqueueRules(is_single=True)
     [one] = make_service(world.sound).submit([NewTask(**NOOP)], rules=rules, trace={"source": CALLER})
     world.kept["id"] = one.id
+
+
+def _allowed_to_read(world: World) -> None:
+    _enqueued(world)
+    grant_right(world.sound, CALLER, "queues.read")
 
 
 def _stored(of: int) -> Callable[[World], Effect]:
@@ -123,6 +133,15 @@ CASES: Final = (
         appname=ENQUEUE,
         prepare=_enqueued,
         run=_get,
+        effect=_looked_at,
+        is_atomic=False,
+        accepted=_kept,
+    ),
+    Case(
+        name="GET /queues/{queue}",
+        appname=ENQUEUE,
+        prepare=_allowed_to_read,
+        run=_get_queue,
         effect=_looked_at,
         is_atomic=False,
         accepted=_kept,

@@ -103,6 +103,7 @@ def _redriven_again(world: World) -> None:
 
 _PAUSE: Final = _asked("queue.pause", queue="default")
 _SET: Final = _asked("queue.set", queue="default", max_in_flight_retries=3)
+_GRANT: Final = _asked("caller.grant", key_id="key1", right="queues.read")
 _CANCEL: Final = _asked("task.cancel")
 _FORCE: Final = _asked("task.cancel", force=True)
 _RETRY: Final = _asked("task.retry")
@@ -118,6 +119,7 @@ _DUE: Final = _counted("tasks", {"next_retry_at": None})
 CASES: Final = (
     Case(name="pause", run=_PAUSE, effect=_counted("queues", {"paused": True}), again=_PAUSE, label=_phased),
     Case(name="set a cap", run=_SET, effect=_CAPPED, again=_SET, label=_phased),
+    Case(name="grant a right", run=_GRANT, effect=_counted("control", {"key1": "queues.read"}), again=_GRANT),
     Case(name="cancel", prepare=_task(), run=_CANCEL, effect=_CANCELLED, again=_CANCEL, accepted=_ids),
     Case(name="cancel by force", prepare=_running(), run=_FORCE, effect=_CANCELLED, again=_FORCE, accepted=_ids),
     Case(name="retry now", prepare=_DELAYED, run=_RETRY, effect=_DUE, accepted=_ids),
