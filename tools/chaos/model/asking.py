@@ -18,7 +18,7 @@ from tools.chaos.model.comparing import payload_bytes
 from tools.chaos.model.living import Wanted
 from tools.chaos.model.world import World
 
-DOES: Final = ("succeed", "fail", "refuse", "snooze")
+DOES: Final = ("succeed", "fail", "refuse", "snooze", "note")
 KEYS: Final = ("order-1", "order-2", "order-3")
 SPANS: Final = tuple(timedelta(seconds=seconds) for seconds in (1, 10, 0.001, 70, 600, 40, 3 * 3600, 5))
 DELAYS: Final = (None, timedelta(seconds=5), timedelta(minutes=5))
@@ -94,8 +94,15 @@ class Asking(Base):
         """Pause a queue, or resume it."""
         queue = QUEUES[a % 2]
         self.paused ^= {queue}
-        self.pause(queue, paused=queue in self.paused)
+        self.set_options(queue)
         self.count("paused or resumed")
+
+    def hold_retries(self, a: int) -> None:
+        """Cap the retries of a queue at none, or remove the cap."""
+        queue = QUEUES[a % 2]
+        self.without_retries ^= {queue}
+        self.set_options(queue)
+        self.count("retries held or freed")
 
     def time_passes(self, a: int) -> None:
         """Let the clock go on."""
@@ -136,10 +143,12 @@ class Asking(Base):
             agrees=agrees,
         )
 
-    def pause(self, queue: str, *, paused: bool) -> None:
-        """Have nothing of *queue* claimed by executors, or have it claimed again."""
+    def set_options(self, queue: str) -> None:
+        """Store whether *queue* is paused and whether its retries are held; executors obey."""
+        cap = 0 if queue in self.without_retries else None
+        options = QueueOptions(paused=queue in self.paused, max_in_flight_retries=cap)
         queues.declare_queue(self.db, queue, now=self.clock.now())
-        queues.change_queue(self.db, queue, QueueOptions(paused=paused), now=self.clock.now())
+        queues.change_queue(self.db, queue, options, now=self.clock.now())
 
     def _mapping(self, wanted: Wanted) -> dict[str, Any]:
         return _fields(wanted, self.clock.now()) | {"delay_sec": wanted.delay and wanted.delay.total_seconds()}
@@ -192,7 +201,7 @@ class Asking(Base):
 
 def _wanted(a: int, b: int) -> Wanted:
     return Wanted(
-        payload={"does": DOES[b % 4], "n": a, "deep": {"z": [1, 2.5, None], "a": "\u00fc"}},
+        payload={"does": DOES[b % 5], "n": a, "deep": {"z": [1, 2.5, None], "a": "\u00fc"}},
         name=("told", "noop", "told", "told", "nobody")[a % 5],
         queue=QUEUES[(a // 5) % 2],
         priority=(0, 0, 7, -3)[b % 4],

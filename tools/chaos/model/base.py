@@ -64,6 +64,7 @@ class Base(RuleBasedStateMachine):
         self.edited: set[Any] = set()
         self.reused: set[Any] = set()
         self.paused: set[str] = set()
+        self.without_retries: set[str] = set()
         self.story: list[str] = []
         self.is_broken = False
 

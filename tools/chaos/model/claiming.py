@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -17,7 +17,7 @@ from tidemill.executor.context import ExecutionContext, ExecutionOptions, Report
 from tidemill.executor.execution import execute
 from tidemill.executor.lifetime import Worker
 from tidemill.executor.retry_permits import RetryPermits
-from tidemill.model import LANES, Backoff, Lease, Malformed, QueueOptions, RetryPolicy, Task
+from tidemill.model import LANES, Backoff, Lease, Malformed, RetryPolicy, Task
 from tidemill.policy.scheduling import Lanes
 from tidemill.settings import Settings
 from tidemill.store import claims, recovery
@@ -26,7 +26,7 @@ from tidemill.store.scan import Scan
 from tools.chaos.model import executing, living
 from tools.chaos.model.actions import Action
 from tools.chaos.model.base import OWNERS, QUEUES, Base
-from tools.chaos.model.world import Document, World, due, is_count
+from tools.chaos.model.world import Document, World, due, is_count, queues_of
 
 LANE_CHOICES: Final[tuple[Lanes, ...]] = (LANES, ("fresh",), ("retry",))
 LEASES: Final = tuple(timedelta(seconds=seconds) for seconds in (30, 120, 1, 900))
@@ -143,7 +143,7 @@ class Claiming(Base):
 
     def an_execution(self) -> Action:
         """Return the life of an executor, from its first claim until it finds nothing more."""
-        now, paused = self.clock.now(), frozenset(self.paused)
+        now, lanes = self.clock.now(), self.served_lanes()
         runtime = Runtime(
             tasks=self.tasks,
             registry=self._registry,
@@ -161,7 +161,7 @@ class Claiming(Base):
             self.count("executed", report["claimed"])
 
         def steps(world: World) -> Sequence[World]:
-            return [executing.executed(world, paused=paused, now=now)]
+            return [executing.executed(world, lanes=lanes, now=now)]
 
         return Action(kind="execute", name="an executor runs what is due", do=do, steps=steps, then=then)
 
@@ -177,7 +177,7 @@ class Claiming(Base):
             registry=self._registry,
             settings=SETTINGS,
             clock=self.clock,
-            options=lambda queue: QueueOptions(paused=OptionsReader(self.db).options(queue).paused),
+            options=lambda queue: OptionsReader(self.db).options(queue),
             rng=random.Random(1),
             monotonic=self.monotonic,
         )
@@ -190,8 +190,13 @@ class Claiming(Base):
 
     def due_anywhere(self, world: World, *, now: datetime) -> list[Document]:
         """Return what executors could claim."""
-        queues = {one["queue"] for one in world.tasks.values() if isinstance(one.get("queue"), str)} - self.paused
-        return [one for queue in queues for one in due(world, queue=queue, lanes=LANES, now=now)]
+        queues, lanes = queues_of(world), self.served_lanes()
+        return [one for queue in queues for one in due(world, queue=queue, lanes=lanes(queue), now=now)]
+
+    def served_lanes(self) -> Callable[[str], Lanes]:
+        """Return the lanes of a queue that executors claim from, as its options are now."""
+        paused, without_retries = frozenset(self.paused), frozenset(self.without_retries)
+        return lambda queue: () if queue in paused else ("fresh",) if queue in without_retries else LANES
 
 
 def _behind(found: Sequence[Document], scan: Scan) -> Sequence[Document]:

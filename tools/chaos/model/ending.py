@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, assert_never
+from unittest.mock import ANY
 
 from tidemill.model import Cancelled, Failed, Outcome, Retried, Snoozed, Succeeded, Task
 from tidemill.store.settle import Settlement
@@ -15,8 +16,9 @@ from tools.chaos.model.world import Document, changed, error, logged, scheduled
 class Ending:
     """How an attempt ended.
 
-    ``status`` is what the log says of it; ``None``: it never started. ``read`` is the document as it was read before,
-    as far as it tells ``attempts``, ``crashes`` and ``attempt_log``; ``None``: it was none of a task.
+    ``status`` is what the log says of it; ``None``: it never started. ``note`` is the note of its function there;
+    ``None``: it is not known. ``read`` is the document as it was read before, as far as it tells
+    ``attempts``, ``crashes`` and ``attempt_log``; ``None``: it was none of a task.
     """
 
     outcome: Outcome
@@ -24,6 +26,7 @@ class Ending:
     status: str | None = None
     lost: bool = False
     crashed: bool = False
+    note: str | None = None
 
     @property
     def is_refunded(self) -> bool:
@@ -49,7 +52,7 @@ def ended(document: Document, ending: Ending, *, by: Any, now: datetime) -> Docu
     outcome, read, is_crash = ending.outcome, ending.read, ending.lost or ending.crashed
     fields = _outcome(outcome, now=now) | {"updated_at": now, "settled_by": by}
     if read is not None and ending.status is not None and (ending.lost or not isinstance(outcome, Snoozed)):
-        fields["attempt_log"] = logged(read, ending.status)
+        fields["attempt_log"] = logged(read, ending.status, note=ANY if ending.note is None else ending.note)
     if ending.is_refunded:
         fields["attempts"] = refunded(document.get("attempts"))
     if read is not None and is_crash:

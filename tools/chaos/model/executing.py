@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 from unittest.mock import ANY
 
 from tidemill.errors import Fail, Snooze
-from tidemill.model import LANES, Cancelled, Failed, Failure, Outcome, Reason, Retried, Snoozed, Succeeded
+from tidemill.model import Cancelled, Failed, Failure, Outcome, Reason, Retried, Snoozed, Succeeded
+from tidemill.policy.scheduling import Lanes
 from tidemill.registry import Registry
+from tidemill.task_functions import TaskContext
 from tools.chaos.model.ending import Ending, ended
 from tools.chaos.model.living import RETRIES, WAIT, quarantined
-from tools.chaos.model.world import Document, World, changed, due, is_count, wrong
+from tools.chaos.model.world import Document, World, changed, due, is_count, queues_of, wrong
 
+NOTE: Final = "half of it is done"
 NAP: Final = timedelta(minutes=1)
 NAMES: Final = frozenset({"noop", "told"})
 
@@ -30,8 +33,11 @@ def registry() -> Registry:
         return None
 
     @made.task("told")
-    def told(payload: dict[str, Any]) -> Any:
+    def told(payload: dict[str, Any], ctx: TaskContext) -> Any:
         match payload.get("does"):
+            case "note":
+                ctx.note("to be replaced")
+                ctx.note(NOTE)
             case "fail":
                 raise RuntimeError
             case "refuse":
@@ -43,11 +49,10 @@ def registry() -> Registry:
     return made
 
 
-def executed(world: World, *, paused: Collection[str], now: datetime) -> World:
-    """Return the world after an executor has found nothing more that is due."""
-    queues = {one["queue"] for one in world.tasks.values() if isinstance(one.get("queue"), str)} - set(paused)
-    for queue in queues:
-        for document in due(world, queue=queue, lanes=LANES, now=now):
+def executed(world: World, *, lanes: Callable[[str], Lanes], now: datetime) -> World:
+    """Return the world after an executor has found nothing more that is due in the *lanes* it serves of each queue."""
+    for queue in queues_of(world):
+        for document in due(world, queue=queue, lanes=lanes(queue), now=now):
             world = world.with_task(document["_id"], run(document, now=now))
     return world
 
@@ -62,7 +67,8 @@ def run(document: Document, *, now: datetime) -> Document:
         return ended(held, Ending(outcome=refusal, read=None if wrong(held) else held), by=ANY, now=now)
     outcome = told_by(held, now=now)
     status = "failed" if isinstance(outcome, Retried | Failed) else "succeeded"
-    return ended(held, Ending(outcome=outcome, read=held, status=status), by=ANY, now=now)
+    note = NOTE if held["name"] == "told" and held["payload"].get("does") == "note" else None
+    return ended(held, Ending(outcome=outcome, read=held, status=status, note=note), by=ANY, now=now)
 
 
 def admitted(held: Document, *, now: datetime) -> Outcome | None:

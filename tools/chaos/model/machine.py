@@ -47,9 +47,11 @@ class Machine(Meddling):
             self._count_the_tasks()
 
     def _come_to_rest(self) -> None:
-        for queue in sorted(self.paused):
-            self.pause(queue, paused=False)
+        changed = sorted(self.paused | self.without_retries)
         self.paused.clear()
+        self.without_retries.clear()
+        for queue in changed:
+            self.set_options(queue)
         for _ in range(ROUNDS):
             self.step(DAY)
             self.alone(self.a_reclaim(3))

@@ -79,6 +79,7 @@ MOVES: Final[Mapping[str, Move]] = {
     "cancel": Move(weight=4, when=_has_tasks, do=lambda one, a, b, _c, _d: one.cancel(a, b)),
     "retry_now": Move(weight=2, when=_waits, do=lambda one, a, _b, _c, _d: one.retry_now(a)),
     "pause_or_resume": Move(weight=1, do=lambda one, a, _b, _c, _d: one.pause_or_resume(a)),
+    "hold_retries": Move(weight=1, do=lambda one, a, _b, _c, _d: one.hold_retries(a)),
     "time_passes": Move(weight=5, do=lambda one, a, _b, _c, _d: one.time_passes(a)),
     "the_clock_is_set_back": Move(weight=2, do=lambda one, a, _b, _c, _d: one.the_clock_is_set_back(a)),
     "reclaim": Move(weight=3, when=_has_tasks, do=lambda one, a, _b, _c, _d: one.reclaim(a)),

@@ -77,10 +77,12 @@ def error(code: str, *, now: datetime, message: Any = ANY) -> dict[str, Any]:
     return {"message": message, "code": code, "at": now}
 
 
-def logged(document: Document, status: str) -> list[Any]:
+def logged(document: Document, status: str, *, note: Any = ANY) -> list[Any]:
     """Return the execution log with one more line: the first and the newest are kept."""
-    line = {"attempt": max(document["attempts"], 1), "status": status} | dict.fromkeys(
-        ("started_at", "duration_ms", "note"), ANY
+    line = (
+        {"attempt": max(document["attempts"], 1), "status": status}
+        | dict.fromkeys(("started_at", "duration_ms"), ANY)
+        | {"note": note}
     )
     before = document.get("attempt_log")
     lines = [*(before if isinstance(before, list) else []), line]
@@ -139,6 +141,11 @@ def due(world: World, *, queue: str, lanes: Iterable[Lane], now: datetime) -> li
         and one["due_at"] <= now
     ]
     return sorted(found, key=order)
+
+
+def queues_of(world: World) -> set[str]:
+    """Return the queues that hold a task."""
+    return {one["queue"] for one in world.tasks.values() if isinstance(one.get("queue"), str)}
 
 
 def order(document: Document) -> tuple[Any, ...]:

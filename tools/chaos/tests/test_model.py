@@ -28,6 +28,7 @@ STEPS: Final = 80
 REALLY_DONE: Final = (
     "claimed", "claimed by a claimer", "claimed malformed", "executed", "settled", "released", "extended", "cancelled",
     "hurried", "moved", "exported", "redriven", "redrive refused", "purged", "repeated enqueue", "paused or resumed",
+    "retries held or freed",
     "reclaim: reclaimed", "reclaim: failed", "reclaim: expired", "reclaim: adopted", "reclaim: quarantined",
 )  # fmt: skip
 """What a rule may do in vain."""
