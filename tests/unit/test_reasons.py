@@ -77,7 +77,7 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
         (
             facts({"queue": "eu"}, options=QueueOptions(paused=True)),
             "paused",
-            "Queue eu is paused: nothing of it starts until `tidemill ops queue resume eu`.",
+            "Queue eu is paused: none of its tasks starts until `tidemill ops queue resume eu`.",
         ),
         (
             facts({"name": "gone", "created_at": T0 - MINUTE}, is_known=False),
@@ -116,7 +116,7 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
             facts(standing=FleetStatus()),
             "no_tick",
             (
-                "No executor is at work, and no invocation has ever come. A tick starts one every minute "
+                "No executor is running, and none has ever been started. A tick starts one every minute "
                 "unless ExecuteSchedule says otherwise: see whether the schedule is enabled and what the "
                 "function execute logs, or start `tidemill work`."
             ),
@@ -125,7 +125,7 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
             facts(standing=FleetStatus(last_acquired_at=T0 - 2 * HOUR)),
             "no_tick",
             (
-                "No executor is at work, and none has come since 2031-07-01 07:00:00 UTC (2h ago). A tick "
+                "No executor is running, and none has started since 2031-07-01 07:00:00 UTC (2h ago). A tick "
                 "starts one every minute unless ExecuteSchedule says otherwise: see whether the schedule is "
                 "enabled and what the function execute logs, or start `tidemill work`."
             ),
@@ -134,7 +134,7 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
             facts(standing=FleetStatus(last_acquired_at=T0 - 30 * SECOND)),
             "no_executor",
             (
-                "No executor is at work now: the last one came at 2031-07-01 08:59:30 UTC (30s ago), and the "
+                "No executor is running now: the last one started at 2031-07-01 08:59:30 UTC (30s ago), and the "
                 "next tick starts one."
             ),
         ),
@@ -142,8 +142,8 @@ def test_where_nothing_stands_in_the_way_the_next_claim_takes_it() -> None:
             facts(standing=FleetStatus(slot_permits=(A,), slot_count=1, last_acquired_at=T0)),
             "executor_slots",
             (
-                "Executors are at work on all 1 executor slots: 1 by A until 2031-07-01 09:01:00 UTC (in 1m). It has "
-                "to wait until one of them comes to it; MAX_EXECUTORS sets how many there are."
+                "All executor slots are taken (1): 1 by A until 2031-07-01 09:01:00 UTC (in 1m). The task "
+                "waits until one of these executors claims it; MAX_EXECUTORS sets the number of slots."
             ),
         ),
         (
@@ -269,7 +269,7 @@ def test_words_that_anybody_wrote_are_cut() -> None:
             {"lease": {"owner": 7}},
             "lease_over",
             (
-                "It was claimed at 2031-07-01 08:59:50 UTC (10s ago) and its lease makes no sense: reclaim, "
+                "It was claimed at 2031-07-01 08:59:50 UTC (10s ago) and its lease is malformed: reclaim, "
                 "which runs every minute, takes it back."
             ),
         ),
@@ -364,7 +364,7 @@ def test_what_has_ended_says_how(fields: dict[str, Any], is_dead_letter: bool, m
         (
             "processing",
             {},
-            "Its lease is missing or makes no sense: reclaim, which runs every minute, adopts it or makes it fail.",
+            "Its lease is missing or malformed: reclaim, which runs every minute, adopts it or makes it fail.",
         ),
         (
             "failed",
@@ -417,4 +417,4 @@ def test_a_command_is_one_that_a_shell_can_be_given(task_id: object, shown: str)
 def test_a_queue_that_a_shell_cannot_be_given_is_not_in_the_command() -> None:
     message = only(facts({"queue": "a; b"}, options=QueueOptions(paused=True))).message
 
-    assert message == "Queue a; b is paused: nothing of it starts until `tidemill ops queue resume QUEUE`."
+    assert message == "Queue a; b is paused: none of its tasks starts until `tidemill ops queue resume QUEUE`."

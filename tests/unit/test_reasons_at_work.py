@@ -27,14 +27,14 @@ LONG_AGO = T0 - HOUR
         (
             FleetStatus(workers=(serves("W", "eu"),)),
             (
-                "None of the executors at work serves queue us, lane fresh: W serves queue eu. For others: see whether "
+                "None of the running executors serves queue us, lane fresh: W serves queue eu. For others: see whether "
                 "the schedule is enabled and what the function execute logs, or start `tidemill work`."
             ),
         ),
         (
             FleetStatus(workers=(serves("W", lanes=RETRY), serves("V", "us", lanes=RETRY)), last_acquired_at=LONG_AGO),
             (
-                "None of the executors at work serves queue us, lane fresh: W serves all queues in lane retry, V "
+                "None of the running executors serves queue us, lane fresh: W serves all queues in lane retry, V "
                 "serves queue us in lane retry. For others: see whether the schedule is enabled and what the function "
                 "execute logs, or start `tidemill work`."
             ),
@@ -42,21 +42,21 @@ LONG_AGO = T0 - HOUR
         (
             FleetStatus(slot_permits=(serves("A", "eu", "asia"),), last_acquired_at=TICKED, slot_count=2),
             (
-                "None of the executors at work serves queue us, lane fresh: A serves queues eu, asia. A tick starts "
+                "None of the running executors serves queue us, lane fresh: A serves queues eu, asia. A tick starts "
                 "one for all, unless its event chooses too."
             ),
         ),
         (
             FleetStatus(slot_permits=(serves("A", *"abcdefg"),), last_acquired_at=TICKED, slot_count=2),
             (
-                "None of the executors at work serves queue us, lane fresh: A serves queues a, b, c, d, e and 2 more. "
+                "None of the running executors serves queue us, lane fresh: A serves queues a, b, c, d, e and 2 more. "
                 "A tick starts one for all, unless its event chooses too."
             ),
         ),
         (
             FleetStatus(workers=tuple(serves(f"W{n}", "eu", lanes=()) for n in range(7)), last_acquired_at=TICKED),
             (
-                "None of the executors at work serves queue us, lane fresh: "
+                "None of the running executors serves queue us, lane fresh: "
                 + ", ".join(f"W{n} serves queue eu in lane none" for n in range(5))
                 + ", 2 more serve others. A tick starts one for all, unless its event chooses too."
             ),
@@ -91,7 +91,7 @@ def test_seats_that_others_are_served_on_are_in_its_way_too() -> None:
     served, executor_slots = find_reasons(facts({"queue": "us"}, standing=standing))
 
     assert (served.code, executor_slots.code) == ("not_served", "executor_slots")
-    assert "It has to wait until one of them leaves; MAX_EXECUTORS" in executor_slots.message
+    assert "The task waits until one of these executors ends; MAX_EXECUTORS" in executor_slots.message
 
 
 def test_an_invocation_that_came_for_others_is_no_sign_of_one_for_this() -> None:
@@ -101,7 +101,7 @@ def test_an_invocation_that_came_for_others_is_no_sign_of_one_for_this() -> None
         Reason(
             code="no_executor",
             message=(
-                "No executor is at work now: the last one came at 2031-07-01 08:59:00 UTC (1m ago) and served only "
+                "No executor is running now: the last one started at 2031-07-01 08:59:00 UTC (1m ago) and served only "
                 "queue eu in lane retry. A tick starts one for all, unless its event chooses too."
             ),
         ),

@@ -136,7 +136,7 @@ def _explain_malformed_outcome(task: Malformed, facts: Facts) -> str:
 def _explain_malformed_lease(task: Malformed, facts: Facts) -> str:
     lease = task.lease
     if lease is None:
-        return f"Its lease is missing or makes no sense: {RECLAIM} adopts it or makes it fail"
+        return f"Its lease is missing or malformed: {RECLAIM} adopts it or makes it fail"
     owner, until = shorten(lease.owner), format_when(lease.expires_at, facts)
     if lease.expires_at > facts.now:
         return f"{owner} holds it until {until}; then it fails"
@@ -168,7 +168,7 @@ def _explain_processing(task: Task, facts: Facts) -> tuple[Reason, ...]:
 def _explain_lease(task: Task, facts: Facts) -> str:
     since, lease = format_when(task.updated_at, facts), task.lease
     if lease is None:
-        return f"It was claimed at {since} and its lease makes no sense: {RECLAIM} takes it back."
+        return f"It was claimed at {since} and its lease is malformed: {RECLAIM} takes it back."
     owner, until = shorten(lease.owner), format_when(lease.expires_at, facts)
     if lease.expires_at > facts.now and lease.owner == SETTLED_BY_SWEEP:
         return (
@@ -219,7 +219,7 @@ def _explain_paused(task: Task, facts: Facts) -> str | None:
     if not facts.options.paused:
         return None
     resume = format_command("ops queue resume", format_word(task.queue, "QUEUE"))
-    return f"Queue {shorten(task.queue)} is paused: nothing of it starts until {resume}."
+    return f"Queue {shorten(task.queue)} is paused: none of its tasks starts until {resume}."
 
 
 def _explain_paused_retries(task: Task, facts: Facts) -> str | None:
@@ -283,12 +283,12 @@ def explain_no_tick(_task: Task, facts: Facts) -> str | None:
     if facts.standing.at_work or _has_ticked(facts):
         return None
     since = (
-        "no invocation has ever come"
+        "none has ever been started"
         if last_acquired_at is None
-        else f"none has come since {format_when(last_acquired_at, facts)}"
+        else f"none has started since {format_when(last_acquired_at, facts)}"
     )
     return (
-        f"No executor is at work, and {since}. A tick starts one every minute unless ExecuteSchedule says otherwise: "
+        f"No executor is running, and {since}. A tick starts one every minute unless ExecuteSchedule says otherwise: "
         f"{_TICK_HINT}."
     )
 
@@ -306,7 +306,7 @@ def explain_not_served(task: Task, facts: Facts) -> str | None:
         "A tick starts one for all, unless its event chooses too" if _has_ticked(facts) else f"For others: {_TICK_HINT}"
     )
     return (
-        f"None of the executors at work serves queue {shorten(task.queue)}, lane {task.lane}: "
+        f"None of the running executors serves queue {shorten(task.queue)}, lane {task.lane}: "
         f"{_format_services(fleet.at_work)}. {then}."
     )
 
@@ -318,10 +318,10 @@ def explain_executor_slots(task: Task, facts: Facts) -> str | None:
     has_worker = any(executor in fleet.workers for executor in serving)
     if has_worker or limit is None or sum(permit.n for permit in fleet.slot_permits) < limit:
         return None
-    until = "one of them comes to it" if serving else "one of them leaves"
+    until = "one of these executors claims it" if serving else "one of these executors ends"
     return (
-        f"Executors are at work on all {limit} executor slots: {_format_permits(fleet.slot_permits, facts)}. "
-        f"It has to wait until {until}; MAX_EXECUTORS sets how many there are."
+        f"All executor slots are taken ({limit}): {_format_permits(fleet.slot_permits, facts)}. "
+        f"The task waits until {until}; MAX_EXECUTORS sets the number of slots."
     )
 
 
@@ -330,11 +330,11 @@ def explain_no_executor(task: Task, facts: Facts) -> str | None:
     fleet = facts.standing
     if fleet.last_acquired_at is None or fleet.at_work or not _has_ticked(facts):
         return None
-    came = f"No executor is at work now: the last one came at {format_when(fleet.last_acquired_at, facts)}"
+    last = f"No executor is running now: the last one started at {format_when(fleet.last_acquired_at, facts)}"
     if fleet.last_request.covers(task.queue, task.lane):
-        return f"{came}, and the next tick starts one."
+        return f"{last}, and the next tick starts one."
     served = _format_service(fleet.last_request)
-    return f"{came} and served only {served}. A tick starts one for all, unless its event chooses too."
+    return f"{last} and served only {served}. A tick starts one for all, unless its event chooses too."
 
 
 def _has_ticked(facts: Facts) -> bool:
