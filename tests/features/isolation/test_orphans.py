@@ -11,7 +11,18 @@ from pathlib import Path
 import pytest
 
 from tests.features.isolation.executors import Executor, an_executor, kill
-from tests.features.isolation.runs import PACKAGE, PLAIN, Trace, a_run_spec, all_gone, begin, helper_of, runner
+from tests.features.isolation.runs import (
+    PACKAGE,
+    PLAIN,
+    MakeProcessPool,
+    Package,
+    Trace,
+    a_run_spec,
+    all_gone,
+    begin,
+    helper_of,
+    runner,
+)
 from tests.public_api.mongod.mongods import alive
 from tidemill import TaskTimeoutError
 from tidemill.runner.process_pool import ProcessPool
@@ -68,6 +79,36 @@ def test_closing_ends_what_runs_and_the_helper(process_pool: ProcessPool, trace:
 
     assert isinstance(running.end(), Crashed)
     assert all_gone(*pids)
+
+
+STARTS_AT_IMPORT = """
+import os, subprocess, sys
+from tidemill import task
+quiet = subprocess.DEVNULL
+in_group = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdout=quiet)
+on_its_own = subprocess.Popen([*in_group.args], stdout=quiet, start_new_session=True)
+@task("hostile.started")
+def started(payload):
+    return [os.getppid(), in_group.pid, on_its_own.pid]
+"""
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_what_task_modules_started_at_import_ends_with_the_helper(
+    make_process_pool: MakeProcessPool, package: Package, end: str
+) -> None:
+    pool = make_process_pool(package(STARTS_AT_IMPORT))
+    returned = runner(pool)("started")
+    assert isinstance(returned, Returned)
+    helper, in_group, on_its_own = returned.result
+
+    if end == "killed":
+        kill(helper)
+        assert all_gone(in_group)
+        kill(on_its_own)  # nothing has its number any more
+    else:
+        pool.close()
+        assert all_gone(in_group, on_its_own)
 
 
 def test_a_run_whose_thread_is_interrupted_leaves_nothing(shared: ProcessPool, trace: Trace) -> None:

@@ -42,6 +42,7 @@ def main(control_fd: str, executor: str, package: str, log: str) -> None:
     with socket.socket(fileno=int(control_fd)) as control:
         control.set_inheritable(False)
         reaper = Reaper(control)
+        reaper.add_group(os.getpid())  # task modules may start processes, which outlive this one if it is killed
         if log == JSON_LOG:
             log_as_json()
         try:
@@ -175,7 +176,9 @@ class _Forkserver:
         with contextlib.suppress(OSError):  # the reaper may be gone
             for pid in list(self._watch_sockets):
                 self._forget_child(pid, os.waitpid(pid, 0)[1])
-            self._kill_orphans()
+            for pid in child.list_children() - {self._reaper.pid}:  # orphans, and what task modules started
+                kill_with_group(pid)
+            self._reaper.remove_group(os.getpid())
             self._reaper.disconnect()
             os.waitpid(self._reaper.pid, 0)
 
