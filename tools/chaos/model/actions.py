@@ -28,6 +28,7 @@ class Action:
             end.
         purges: Dead letters may be gone afterwards.
         is_loose: Each document may be left as it was.
+        late_steps: What it makes of the second world where it has read the first, and goes by what it has read.
         agrees: Says what is wrong with what it returned, by the world before and that after it; only if it ran alone.
     """
 
@@ -38,6 +39,7 @@ class Action:
     calls: int = 1
     purges: bool = False
     is_loose: bool = False
+    late_steps: Callable[[World, World], Sequence[World]] = lambda *_: ()
     agrees: Callable[[Any, World, World], str | None] = lambda *_: None
     then: Callable[[Any], None] = lambda _: None
 
@@ -53,18 +55,24 @@ def one_after_the_other(first: Action, second: Action) -> Action:
         done = list(first.steps(world))
         return [*done, *second.steps(done[-1])]
 
+    def late_steps(read: World, world: World) -> Sequence[World]:
+        done = list(first.steps(world))
+        return [*done, *second.late_steps(list(first.steps(read))[-1], done[-1])]
+
     def do() -> None:
         first.then(first.do())
         second.then(second.do())
 
     kind, name = f"{first.kind} and {second.kind}", f"{first.name}, {second.name}"
-    return Action(kind=kind, calls=first.calls + second.calls, name=name, do=do, steps=steps)
+    calls = first.calls + second.calls
+    return Action(kind=kind, calls=calls, name=name, do=do, steps=steps, late_steps=late_steps)
 
 
 def possible(first: Action, second: Action, world: World) -> list[World]:
-    """Return all worlds of which each document is as in one, where both were at work at once."""
+    """Return all worlds of which each document is as in one, where the *second* was done amid the *first*."""
     one, other = list(first.steps(world)), list(second.steps(world))
-    return [world, *one, *other, *first.steps(other[-1]), *second.steps(one[-1])]
+    in_turn = [*first.steps(other[-1]), *second.steps(one[-1])]
+    return [world, *one, *other, *in_turn, *first.late_steps(world, other[-1])]
 
 
 @contextmanager

@@ -154,8 +154,9 @@ class Keeping(Settling, Asking):
             plan = RedriveRequest(which=DeadLetterFilter(ids=ids), drop_expiry=drop_expiry)
             return redrive(on, plan, limit=limit, dry_run=False, until=EVER)
 
-        def steps(world: World) -> Sequence[World]:
-            keys = [key for key in _meant(world, chosen, now=now) if _is_open(world, key, now=now)]
+        def late_steps(read: World, world: World) -> Sequence[World]:
+            known = [key for key in _meant(read, chosen, now=now) if key in world.letters]
+            keys = [key for key in known if _is_open(world, key, now=now)]
             return [*returning.redrives(world, keys, names=NAMES, drop_expiry=drop_expiry, limit=limit, now=now)]
 
         def agrees(done: RedriveResult, before: World, after: World) -> str | None:
@@ -171,7 +172,8 @@ class Keeping(Settling, Asking):
             calls=9,
             name=f"redrive {chosen or 'all'}, {limit} at most",
             do=do,
-            steps=steps,
+            steps=lambda world: late_steps(world, world),
+            late_steps=late_steps,
             agrees=agrees,
         )
 

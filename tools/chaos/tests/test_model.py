@@ -17,11 +17,12 @@ from tidemill.store import settle
 from tidemill.store.settle import Settlement
 from tidemill.testing import Mongod
 from tools.chaos.model import survive
-from tools.chaos.model.actions import meanwhile
+from tools.chaos.model.actions import Action, meanwhile, one_after_the_other, possible
 from tools.chaos.model.comparing import BrokenError, difference
 from tools.chaos.model.machine import Machine, machine
 from tools.chaos.model.moves import MOVES
 from tools.chaos.model.run import HOSTILE, chosen
+from tools.chaos.model.world import World
 
 EXAMPLES: Final = 12
 STEPS: Final = 80
@@ -129,3 +130,19 @@ def test_what_breaks_is_told_with_its_seed_and_its_steps(mongod: Mongod, monkeyp
 )
 def test_a_difference_names_the_fields(wanted: Any, stored: Any, told: str) -> None:
     assert difference(wanted, stored) == told
+
+
+def test_a_use_case_may_go_by_what_it_read_before_another_was_done() -> None:
+    before, after, late = (World(tasks={"1": {"step": step}}) for step in ("before", "after", "late"))
+    reads = Action(
+        kind="redrive",
+        name="",
+        do=list,
+        steps=lambda world: [world],
+        late_steps=lambda read, world: [late] if (read, world) == (before, after) else [],
+    )
+    nothing = Action(kind="reclaim", name="", do=list, steps=lambda world: [world])
+    other = Action(kind="archive", name="", do=list, steps=lambda _: [after])
+
+    assert late in possible(reads, other, before)
+    assert late in possible(one_after_the_other(nothing, reads), other, before)
