@@ -1,4 +1,4 @@
-"""Pickup: how long after its enqueue a task is started, where that wakes an executor and where one looks by itself.
+"""Pickup: how long after its enqueue a task is started, where that wakes an executor and where a worker idles.
 
 Every process is warm, one of its own, and has nothing else to do; what Lambda's queue of events adds is not measured.
 The function says when it was started, in its result: all processes of a machine read one monotonic clock.
@@ -23,7 +23,6 @@ from tests.handlers.calls import request
 from tests.template.translating import written
 from tests.waiting import eventually
 from tidemill import Queue
-from tidemill.executor.lifetime import TIMING
 from tidemill.model import TaskId
 from tidemill.store.connection import with_majority
 from tools.bench.children import Child
@@ -46,10 +45,10 @@ FOUND: Final[Mapping[Scale, int]] = {"toy": 3, "quick": 8, "full": 40}
 """So many tasks in each round."""
 
 WORKERS: Final[Mapping[Scale, int]] = {"toy": 1, "quick": 4, "full": 8}
-"""So many look for tasks side by side: each gets one now and then, and all of them enough."""
+"""So many idle side by side: each gets a task now and then, and all of them enough."""
 
 GAP_SEC: Final = 0.075
-"""Between two tasks that wake nobody, on average: they come at any moment of a worker's pause."""
+"""Between two tasks that wake no executor, on average: they come at any moment of a worker's wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,7 @@ def measure(uri: str, scale: Scale) -> Section:
         title="Pickup: from enqueue to start",
         figures=[
             *_figures("woken by POST /tasks", woken, beside),
-            *_figures(f"found by a look every {TIMING.linger_poll_sec:g} s", found, beside),
+            *_figures("found by an idle worker", found, beside),
             _tick(),
             Figure(
                 name="between the POST and the start",
@@ -146,7 +145,7 @@ class Waking:
 
 
 class Looking:
-    """Workers that look for tasks by themselves, each in a database of its own, and clients that wake nobody."""
+    """Idle workers, each in a database of its own, and clients that wake no executor."""
 
     def __init__(self, databases: Sequence[Database[Any]]) -> None:
         self._queues = [(db, Queue(db)) for db in databases]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 
+from tidemill.executor.arrivals import Arrivals
 from tidemill.executor.claimer import Claimer, ClaimResult
 from tidemill.executor.context import ExecutionContext, ExecutionOptions, Report, Runtime
 from tidemill.executor.dispatcher import Dispatcher
@@ -73,6 +74,7 @@ class Execution:
         self._statistics = StatsRecorder(runtime.tasks, slots=self._pool.size, monotonic=runtime.monotonic)
         self._prefetch = runtime.make_prefetch(context.timing)
         self._idle = Idle(context)
+        self._arrivals = Arrivals(context)
         self._claimed = ClaimResult()
         self._backoff = ClaimBackoff()
         self._has_returned = False
@@ -89,14 +91,17 @@ class Execution:
             try:
                 self._finish()
             finally:  # also after an exception in it
+                self._arrivals.close()
                 self._pool.close()
                 self._context.runtime.watch(self._report)
         return self._report
 
     def _step(self, step: Continue | Wait) -> NextStep:
         if isinstance(step, Wait):
-            self._context.lifetime.pause(step.seconds)
-        self._claim(thorough=isinstance(step, Continue) and step.thorough)
+            self._claim(thorough=self._wait(step.seconds))
+        else:
+            self._claim(thorough=step.thorough)
+            self._arrivals.close_unused()
         self._record_status()
         ended, overdue = self._collect()
         self._decide_outcomes(ended, overdue)
@@ -109,6 +114,13 @@ class Execution:
             self._write_statistics()
         self._context.runtime.watch(self._report)
         return self._decide_next_step()
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait before the next claim; return True if tasks may have arrived meanwhile."""
+        if self._context.lifetime.persists and self._claimed.error is None:
+            return self._arrivals.wait()
+        self._context.lifetime.pause(seconds)
+        return False
 
     @property
     def _is_busy(self) -> bool:
@@ -141,6 +153,7 @@ class Execution:
             )
             self._dispatcher.add(self._claimed.tasks, unconfirmed_tokens=self._claimed.unconfirmed_tokens)
             self._dispatcher.fill_slots()
+        self._arrivals.record_claim(self._claimed.tasks)
         self._has_returned = False
         self._backoff = self._backoff.after(self._claimed)
         self._statistics.count_overtakes(self._claimed.overtaking)

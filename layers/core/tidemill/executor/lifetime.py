@@ -53,6 +53,7 @@ class Timing:
     first_claim_pause_sec: float = 0.02  # between two claims in vain; it doubles
     longest_claim_pause_sec: float = 0.5  # up to this
     linger_poll_sec: float = 0.25  # between two claims while lingering
+    stream_wait_ms: int = 100  # of one read of the change stream: the server rarely misses to answer it early
     linger_after_work_sec: float = 2.0  # after the last task, because tasks often arrive in groups
     linger_after_launch_sec: float = 1.5  # more than the wake debounce, or tasks enqueued in between would wait
 
