@@ -9,19 +9,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import bson
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    GetJsonSchemaHandler,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from tidemill.errors import InvalidRequestError, Problem
 from tidemill.model import (
@@ -115,7 +118,15 @@ def _read_retry(value: Any) -> Any:  # noqa: ANN401 - a validator sees anything
     raise ValueError(f"{PRESET_EXPECTED}, or an object with its numbers")
 
 
-Retry = Annotated[RetryOptions, BeforeValidator(_read_retry, json_schema_input_type=Preset | RetryOptions)]
+class _PresetOrOptions:
+    """JSON Schema of retry options that may be the name of a preset. Pydantic before 2.10 cannot say so itself."""
+
+    @staticmethod
+    def __get_pydantic_json_schema__(schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"enum": list(get_args(Preset)), "type": "string"}, handler(schema)]}
+
+
+Retry = Annotated[RetryOptions, BeforeValidator(_read_retry), _PresetOrOptions]
 
 
 def _read_moment(value: Any) -> datetime:  # noqa: ANN401 - a validator sees anything
