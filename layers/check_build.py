@@ -26,6 +26,8 @@ _TAG = re.compile(r"\.(?P<tag>(?:cpython|pypy|graalpy|cp)[^.]*)\.(?:so|pyc)$")
 _FOREIGN = {".dylib", ".pyd", ".dll"}
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==[^;\n]*$", re.MULTILINE)
 _CODE = re.compile(r"^ +(?:CodeUri|ContentUri): (\w+)$", re.MULTILINE)
+_HANDLER_OF_PACKAGE = "Handler: tidemill."
+"""In a built template: the handlers are in the layer, as in a project that `tidemill init` wrote, and not in app.py."""
 _ARCHITECTURE = re.compile(
     r"^  Architecture:\n(?:    .*\n)*?    Default: (?P<default>.+)\n    AllowedValues:\n(?P<allowed>(?:    - .+\n)+)",
     re.MULTILINE,
@@ -130,7 +132,7 @@ def _left_out(build: Build) -> Iterator[str]:
         if not (build.folder / name).is_dir():
             yield f"template.yaml deploys {name}, which was not built"
     for function in build.functions:
-        if not _is_filled(function / "app.py"):
+        if _HANDLER_OF_PACKAGE not in build.template and not _is_filled(function / "app.py"):
             yield f"{function.name} has no app.py"
     for name, (folder, modules) in LAYERS.items():
         site = build.folder / name / "python"

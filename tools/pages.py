@@ -11,12 +11,15 @@ DOCS: Final = ROOT / "docs"
 BENCHMARKS: Final = DOCS / "measured/benchmarks.md"
 CHAOS: Final = DOCS / "measured/chaos.md"
 CAPACITY: Final = DOCS / "operate/capacity.md"
+OF_PACKAGE: Final = ("layers/core/README.md", "layers/core/tidemill/cli/project/README.md")
+"""The pages of the distribution, and of a project that `tidemill init` writes."""
+
 RESOURCES: Final = DOCS / "operate/resources.md"
 
 
 def list_pages() -> list[Path]:
     """Return all pages: those of ``docs``, and the ones beside it that link there."""
-    beside = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "events/README.md")]
+    beside = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "events/README.md", *OF_PACKAGE)]
     return [*(page for page in beside if page.exists()), *sorted(DOCS.rglob("*.md"))]
 
 

@@ -22,6 +22,7 @@ _IMPORT: Final = re.compile(r"from (tidemill[\w.]*) import ((?:\w+, )*\w+)$", re
 _TEXTS: Final = (".toml", ".yaml", ".md", ".sh", "Makefile")
 NO_MODULES: Final = frozenset({
     "tidemill.headers",  # of a WSGI environment
+    "tidemill.json",  # `.tidemill.json`, the record of a project
     "tidemill.dead_letter",  # the kind of an exported object
     "tidemill.get_resource", "tidemill.outputs",  # variables of examples for the CDK and Terraform
 })  # fmt: skip

@@ -19,7 +19,7 @@ each_page = pytest.mark.parametrize("page", PAGES)
 
 LANGUAGES = {"", "console", "hcl", "js", "json", "mermaid", "python", "text"}
 """Marks of blocks. A block without a mark is for a shell; ``console`` has output, too; ``text`` is no code."""
-OTHER_PROGRAMS = {"aws", "cd", "curl", "export", "git", "python", "sam", "terraform", "cdk"}
+OTHER_PROGRAMS = {".", "aws", "cd", "curl", "export", "git", "pip", "python", "python3", "sam", "terraform", "cdk"}
 FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
@@ -161,7 +161,7 @@ def check_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) ->
     assert options <= shown, arguments
 
 
-VALUES = {"eu", "retries_first"}
+VALUES = {"eu", "orders", "retries_first"}
 """Words of commands that name no command."""
 
 

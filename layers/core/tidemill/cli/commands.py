@@ -290,6 +290,7 @@ _root: Final = Group(
         callback=_print_version,
         help="Show the version and exit.",
     ),
+    init=("tidemill.cli.init:init", "Write a project that deploys tasks of your own, or upgrade it."),
     dlq=("tidemill.cli.dlq:dlq", "List, show, redrive, purge, export and restore dead letters."),
     policy=("tidemill.cli.policies:policy", "Show the retry presets and their delays."),
     simulate=("tidemill.cli.policies:simulate", "Simulate retry policies on a virtual clock."),
