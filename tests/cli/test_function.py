@@ -229,5 +229,5 @@ def test_without_boto3_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setitem(sys.modules, f"{missing}.exceptions", None)
 
-    sentence = "--function needs the package boto3: pip install boto3"
+    sentence = "--function needs the extra lambda, which is not installed: pip install 'tidemill[lambda]'"
     assert tidemill.refused("ops", "queue", "ls", "--function", NAME) == sentence

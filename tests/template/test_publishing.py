@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import tidemill
+
 
 @pytest.fixture
 def told(source: dict[str, Any]) -> dict[str, Any]:
@@ -19,7 +21,7 @@ def told(source: dict[str, Any]) -> dict[str, Any]:
 def test_the_version_and_the_licence_are_those_of_the_package(told: dict[str, Any], root: Path) -> None:
     project = tomllib.loads((root / "layers/core/pyproject.toml").read_text())["project"]
 
-    assert (told["SemanticVersion"], told["SpdxLicenseId"]) == (project["version"], project["license"])
+    assert (told["SemanticVersion"], told["SpdxLicenseId"]) == (tidemill.__version__, project["license"])
     assert re.fullmatch(r"\d+\.\d+\.\d+", told["SemanticVersion"])
 
 

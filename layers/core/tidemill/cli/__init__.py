@@ -8,15 +8,11 @@ from typing import Final
 
 from tidemill.cli import output
 from tidemill.errors import TidemillError
+from tidemill.text import describe_missing_extra
 
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 """Exit statuses that a shell reports for a process ended by SIGINT or SIGPIPE."""
-
-_PACKAGES: Final = ("click", "rich")
-"""Packages of the extra ``cli``."""
-
-_INSTALL: Final = "pip install 'tidemill[cli]'"
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -55,8 +51,9 @@ def _report_failure(words: Sequence[str]) -> int:
         output.warn(str(error))
         return 1
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _PACKAGES:
+        sentence = describe_missing_extra("this command", error.name)
+        if sentence is None:
             raise
-        output.warn(f"this command needs the extra cli, which is not installed: {_INSTALL}")
+        output.warn(sentence)
         return 1
     return status

