@@ -5,6 +5,7 @@ READY := $(VENV)/.ready
 SAM_VENV := build/sam-venv
 RUNTIME_VENV := build/runtime-venv
 EMULATOR_VENV := build/localemu-venv
+RELEASE_VENV := build/release-venv
 # What `make build` builds, and where `sam deploy` looks for it. Images of Python set PYTHON_VERSION: only an argument counts.
 ARCH ?= arm64
 PYTHON_VERSION := 3.13
@@ -22,7 +23,7 @@ SAM = env -u AWS_PROFILE -u MAKEFLAGS -u MAKELEVEL SAM_CLI_TELEMETRY=0 __SAM_CLI
 # This machine's processor, as Lambda calls it.
 MACHINE = $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,x86_64)
 
-.PHONY: help setup demo serve openapi schemas project graph cost test test-all e2e deployed golden guards bench figures chaos survival fuzz build check format lock clean
+.PHONY: help setup demo serve openapi schemas project graph cost test test-all e2e deployed golden guards bench figures chaos survival fuzz build check format release lock clean
 help:
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
 
@@ -41,6 +42,9 @@ $(SAM_VENV)/.ready: requirements/venv.sh requirements/sam.txt
 	@touch $@
 $(RUNTIME_VENV)/.ready: requirements/venv.sh requirements/runtime.txt
 	@sh requirements/venv.sh $(RUNTIME_VENV) requirements/runtime.txt
+	@touch $@
+$(RELEASE_VENV)/.ready: requirements/venv.sh requirements/release.txt
+	@sh requirements/venv.sh $(RELEASE_VENV) requirements/release.txt
 	@touch $@
 $(EMULATOR_VENV)/.ready: requirements/venv.sh requirements/python.sh requirements/deployed.txt requirements/deployed-source.txt
 	@sh requirements/venv.sh $(EMULATOR_VENV) requirements/deployed.txt 3.13 requirements/deployed-source.txt
@@ -138,6 +142,9 @@ check: $(READY) ## lint, format, types, import rules, house rules
 format: $(READY) ## rewrite the code as the gate wants it
 	@$(VENV)/bin/ruff check --fix-only .
 	@$(VENV)/bin/ruff format .
+
+release: $(READY) $(RELEASE_VENV)/.ready ## build and check the distribution in build/release; it publishes nothing
+	@$(PYTHON) -m tools.release $(RELEASE_VENV)/bin/python $(ARGS)
 
 lock: $(READY) ## pin every dependency again, with hashes
 	@sh requirements/lock.sh $(VENV)

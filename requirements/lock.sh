@@ -14,6 +14,7 @@ pin requirements/dev.in -o requirements/dev.txt
 pin requirements/demo.in -c requirements/dev.txt -o requirements/demo.txt
 pin requirements/runtime.in -o requirements/runtime.txt
 pin requirements/sam.in -o requirements/sam.txt
+pin requirements/release.in -o requirements/release.txt
 pin requirements/lock.in -o requirements/lock.txt
 # The emulator: one Python, one platform, wheels only, but for what is published as source.
 pin_emulator() {

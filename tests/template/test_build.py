@@ -13,7 +13,7 @@ import pytest
 
 LOCKS = [
     *("layers/core", "layers/tasks", "requirements/dev", "requirements/runtime", "requirements/sam"),
-    *("requirements/deployed", "requirements/deployed-source"),
+    *("requirements/deployed", "requirements/deployed-source", "requirements/release"),
 ]
 
 
