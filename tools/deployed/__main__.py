@@ -1,4 +1,7 @@
-"""``python -m tools.deployed``: take the drive; ``--outage SEC``: an outage; ``--check-stamp``: compare the stamp."""
+"""``python -m tools.deployed``: take the drive; ``--outage SEC``: an outage; ``--check-stamp``: compare the stamp.
+
+``--build FOLDER`` drives what `sam build` made of another project, which has the task functions of layers/tasks.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import platform
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from tools.deployed.drive import StoppedError, Tools, run_drive
@@ -24,6 +28,9 @@ def main() -> int:
     parser.add_argument(
         "--outage", type=float, metavar="SEC", help="instead of the drive: let MongoDB be away while schedules fire"
     )
+    parser.add_argument(
+        "--build", type=Path, metavar="FOLDER", help="drive the build of another project, with no release before it"
+    )
     chosen = parser.parse_args()
     if chosen.check_stamp:
         problem = find_problem(ROOT)
@@ -32,7 +39,7 @@ def main() -> int:
         return 0 if problem is None else 1
     end_by_signals()
     try:
-        return _drive(chosen.outage)
+        return _drive(chosen.outage, chosen.build)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: emulator, functions and MongoDB are gone\n")
         return INTERRUPTED
@@ -48,16 +55,16 @@ def end_by_signals() -> None:
         signal.signal(number, interrupt)
 
 
-def _drive(outage_sec: float | None) -> int:
+def _drive(outage_sec: float | None, build: Path | None) -> int:
     stamp = compute_stamp(ROOT)
-    tools, table = _find_tools(), Table()
+    tools, table = _find_tools(build), Table()
     try:
-        run_drive(tools, table, outage_sec=outage_sec)
+        run_drive(tools, table, outage_sec=outage_sec, is_updated=outage_sec is None and build is None)
     except StoppedError as error:
         print(f"stopped: the other steps need {error}")
     if not table.end():
         return 1
-    if outage_sec is not None:
+    if outage_sec is not None or build is not None:
         return 0
     if compute_stamp(ROOT) != stamp:
         print(f"{STAMP} is left as it was: template, functions or layers changed meanwhile")
@@ -67,7 +74,7 @@ def _drive(outage_sec: float | None) -> int:
     return 0
 
 
-def _find_tools() -> Tools:
+def _find_tools(build: Path | None) -> Tools:
     """Return the tools, for this machine's processor, as Lambda calls it, and the Python of the functions' runtime."""
     architecture = "arm64" if platform.machine() in {"arm64", "aarch64"} else "x86_64"
     program = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -78,7 +85,7 @@ def _find_tools() -> Tools:
         emulator_python=ROOT / "build/localemu-venv/bin/python",
         runtime_python=runtime_python,
         sam=ROOT / "build/sam-venv/bin/sam",
-        build=ROOT / "build/e2e",
+        build=(build or ROOT / "build/e2e").absolute(),
         architecture=architecture,
         python_version=version,
     )

@@ -44,15 +44,16 @@ class Tools:
     python_version: str
 
 
-def run_drive(tools: Tools, table: Table, *, outage_sec: float | None = None) -> None:
+def run_drive(tools: Tools, table: Table, *, outage_sec: float | None, is_updated: bool) -> None:
     """Take all steps; what came of them is in *table*.
 
-    With *outage_sec* only an outage of MongoDB of so many seconds, on the working tree.
+    With *outage_sec* only an outage of MongoDB of so many seconds, on the build. Where it *is_updated*, the release
+    before is deployed first.
 
     Raises:
         StoppedError: One failed that others need.
     """
-    before = _build_before(tools, table) if outage_sec is None else None
+    before = _build_before(tools, table) if is_updated else None
     emulator = Emulator(python=tools.emulator_python, runtime_python=tools.runtime_python)
     began_at = time.monotonic()
     with emulator, start_server(emulator.folder) as server, start_receiver() as receiver:
@@ -99,7 +100,7 @@ class Drive:
 
     def deploy_first(self, build: Path, parameters: dict[str, str], *, is_before: bool) -> None:
         """Deploy into nothing."""
-        what = "the release before" if is_before else "the working tree"
+        what = "the release before" if is_before else "the build"
         self._need(f"deploy {what}", lambda: self._deploy(build, parameters))
 
     def run(self, world: World, parameters: dict[str, str], *, is_before: bool) -> None:
