@@ -17,7 +17,7 @@ MAX_WORDS_OF_A_SENTENCE = 25
 PAGES = [page.relative_to(ROOT).as_posix() for page in list_pages()]
 each_page = pytest.mark.parametrize("page", PAGES)
 
-LANGUAGES = {"", "console", "hcl", "js", "json", "mermaid", "python", "text"}
+LANGUAGES = {"", "console", "hcl", "js", "json", "mermaid", "python", "text", "yaml"}
 """Marks of blocks. A block without a mark is for a shell; ``console`` has output, too; ``text`` is no code."""
 OTHER_PROGRAMS = {".", "aws", "cd", "curl", "export", "git", "pip", "python", "python3", "sam", "terraform", "cdk"}
 FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
