@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tidemill.errors import RegistrationError
-from tidemill.registry import REGISTRY, Registry, load
+from tidemill.registry import REGISTRY, LoadedPackage, Registry, load, load_package
 
 GOOD = "from task_registry import task\n\n@task('{0}')\ndef {0}(payload): ...\n"
 
@@ -31,6 +32,9 @@ class Package:
 
     def load(self) -> list[str]:
         return sorted(one.name for one in load(self.name, self.registry))
+
+    def load_all(self, *, max_timeout: timedelta | None = None) -> LoadedPackage:
+        return load_package(self.name, self.registry, max_timeout=max_timeout)
 
     def refusal(self) -> str:
         with pytest.raises(RegistrationError) as caught:
@@ -83,7 +87,7 @@ def test_a_file_that_python_would_skip_is_refused_with_its_name(
     for file in files:
         package.write(file, "raise SystemExit" if "__init__" not in file else "")
 
-    assert package.refusal().startswith("Python would skip " + reason.format(package.name))
+    assert "Python would skip " + reason.format(package.name) in package.refusal()
 
 
 def test_files_that_are_no_modules_may_lie_beside_them(package: Package) -> None:
@@ -106,7 +110,8 @@ def test_a_module_deep_within_that_cannot_be_imported_is_named_with_its_line(pac
 
     message = package.refusal()
 
-    assert message.startswith(f"the task module {package.name}.inner.broken cannot be imported: ModuleNotFoundError")
+    place = f"{package.name}/inner/broken.py:3: the task module {package.name}.inner.broken cannot be imported: "
+    assert message.startswith(f"{place}ModuleNotFoundError")
     assert message.endswith("(broken.py:3 in <module>)")
 
 
@@ -130,9 +135,6 @@ def test_an_empty_package_has_no_tasks(package: Package) -> None:
         ("1 / 0", "ZeroDivisionError (broken.py:1 in <module>)"),
         ("def", "SyntaxError"),
         ("raise type('', (Exception,), {'__str__': lambda _: 7})", "exception without a name (broken.py:1"),
-        ("from task_registry import task\n@task('a b')\ndef f(payload): ...", "is no name for a task"),
-        ("from task_registry import task\n@task('f', timeout='x')\ndef f(payload): ...", "the timeout of 'f'"),
-        ("from task_registry import task\n@task\ndef f(payload): ...", 'write @task("name") above it'),
         ("from task_registry import task\n@task('f', max_retries=3)\ndef f(payload): ...", "argument 'max_retries'"),
         ("from tidemill import Backoff\nBackoff(strategy='lin')", "strategy must be one of exponential"),
         ("import tasks.nothing_like_this", "ModuleNotFoundError: No module named 'tasks.nothing_like_this'"),
@@ -144,16 +146,48 @@ def test_a_module_that_cannot_be_imported_is_named(package: Package, source: str
 
     message = package.refusal()
 
-    assert message.startswith(f"the task module {package.name}.broken cannot be imported: ")
+    assert message.startswith(f"{package.name}/broken.py:")
+    assert f": the task module {package.name}.broken cannot be imported: " in message
+    assert told in message
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("@task('a b')\ndef f(payload): ...", "'a b' is no name for a task: use up to 100 letters, digits, _ . and -"),
+        ("@task('f', timeout='x')\ndef f(payload): ...", "the timeout of 'f' must be 0.1 to 880 seconds"),
+        ("@task('f')\ndef f(payload: str): ...", "never fits str"),
+        ("@task\ndef f(payload): ...", 'a task function needs a name: write @task("name") above it, with brackets'),
+    ],
+)
+def test_a_registration_that_is_refused_is_named_with_its_line(package: Package, source: str, told: str) -> None:
+    package.write("broken", f"from task_registry import task\n{source}")
+    package.write("good", GOOD.format("good"))
+
+    message = package.refusal()
+
+    assert message.startswith(f"{package.name}/broken.py:2: ")
     assert told in message
 
 
 def test_what_a_module_says_of_what_it_connects_to_is_not_repeated(package: Package) -> None:  # F80
     package.write("broken", "raise ConnectionError('nobody at postgres://reports:S3cr3t@db.internal/reports')")
 
-    assert package.refusal() == (
-        f"the task module {package.name}.broken cannot be imported: ConnectionError (broken.py:1 in <module>)"
+    reason = "cannot be imported: ConnectionError (broken.py:1 in <module>)"
+    assert package.refusal() == f"{package.name}/broken.py:1: the task module {package.name}.broken {reason}"
+
+
+def test_nor_is_what_it_says_of_a_cause(package: Package) -> None:
+    source = (
+        "try:\n    raise ConnectionError('nobody at postgres://reports:S3cr3t@db.internal/reports')\n"
+        "except ConnectionError as error:\n    raise ImportError('no database') from error\n"
     )
+    package.write("broken", source)
+
+    message = package.refusal()
+
+    assert "ImportError: no database (broken.py:4 in <module>)" in message
+    assert "S3cr3t" not in message
 
 
 def test_a_name_that_two_modules_give_is_named_with_both(package: Package) -> None:  # F54
@@ -170,7 +204,9 @@ def test_a_name_that_two_modules_give_is_named_with_both(package: Package) -> No
 def test_a_package_that_cannot_be_imported_is_named_too(package: Package, source: str) -> None:
     package.write("__init__", source)
 
-    assert package.refusal().startswith(f"the task module {package.name} cannot be imported: ")
+    assert package.refusal().startswith(
+        f"{package.name}/__init__.py:1: the task module {package.name} cannot be imported: "
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,3 +220,143 @@ def test_what_is_no_package_is_refused(name: str, told: str) -> None:
 def test_the_tasks_of_this_repository_are_loaded_into_the_common_registry() -> None:
     assert load("tasks") is REGISTRY
     assert {"noop", "deliver_webhook"} <= {one.name for one in REGISTRY}
+
+
+def names(loaded: LoadedPackage) -> list[str]:
+    return sorted(one.name for one in loaded.registry)
+
+
+def test_a_fault_of_one_module_leaves_the_others(package: Package) -> None:
+    package.write("broken", "\nimport no_such_module\n")
+    package.write("inner/__init__", "1 / 0")
+    package.write("inner/unreached", GOOD.format("unreached"))
+    package.write("v1.2", "")
+    package.write("good", GOOD.format("good"))
+
+    loaded = package.load_all()
+
+    assert names(loaded) == ["good"]
+    assert [(fault.module, fault.file, fault.line, fault.name) for fault in loaded.faults] == [
+        (f"{package.name}.v1.2", f"{package.name}/v1.2.py", None, None),
+        (f"{package.name}.broken", f"{package.name}/broken.py", 2, None),
+        (f"{package.name}.inner", f"{package.name}/inner/__init__.py", 1, None),
+    ]
+
+
+def test_a_fault_of_one_registration_leaves_the_others_of_its_module(package: Package) -> None:
+    package.write("mixed", GOOD.format("good") + "@task('bad', timeout=0)\ndef bad(payload): ...\n")
+
+    loaded = package.load_all()
+
+    assert names(loaded) == ["good"]
+    [fault] = loaded.faults
+    assert (fault.name, fault.line) == ("bad", 5)
+    assert str(fault) == f"{package.name}/mixed.py:5: the timeout of 'bad' must be 0.1 to 880 seconds"
+
+
+def test_a_line_within_a_module_of_helpers_is_the_place_of_a_fault(package: Package) -> None:
+    package.write("_helper", "def connect():\n    raise OSError('secret')\n")
+    package.write("broken", f"from {package.name}._helper import connect\n\nconnect()\n")
+
+    [fault] = package.load_all().faults
+
+    assert (fault.module, fault.file, fault.line) == (f"{package.name}.broken", f"{package.name}/_helper.py", 2)
+
+
+def test_the_place_of_a_syntax_error_is_its_line(package: Package) -> None:
+    package.write("broken", "x = 1\n\ndef f(:\n")
+
+    [fault] = package.load_all().faults
+
+    assert (fault.file, fault.line) == (f"{package.name}/broken.py", 3)
+
+
+def test_what_a_module_registered_before_it_failed_is_forgotten(package: Package) -> None:
+    package.write("half", GOOD.format("half") + "raise OSError")
+
+    assert names(package.load_all()) == []
+    package.write("half", "raise OSError")
+    assert names(package.load_all()) == []
+
+
+def test_what_other_modules_registered_for_a_module_that_fails_stays(package: Package) -> None:
+    package.write("b", GOOD.format("b"))
+    package.write("a", f"import {package.name}.b\nraise OSError")
+
+    assert names(package.load_all()) == ["b"]
+
+
+def test_a_decorator_of_the_package_registers_for_the_module_that_uses_it(package: Package) -> None:
+    package.write("_tasks", "from task_registry import task\n\ndef quick(name):\n    return task(name, timeout=5)\n")
+    package.write("half", f"from {package.name}._tasks import quick\n\n@quick('half')\ndef f(payload): ...\n1 / 0\n")
+    package.write("bad", f"from {package.name}._tasks import quick\n\n@quick('a b')\ndef f(payload): ...\n")
+
+    loaded = package.load_all()
+
+    assert names(loaded) == []
+    assert [(fault.module, fault.line) for fault in loaded.faults] == [
+        (f"{package.name}.half", 5),
+        (f"{package.name}.bad", 3),
+    ]
+
+
+def test_of_two_functions_with_one_name_neither_can_be_used(package: Package) -> None:
+    package.write("one", GOOD.format("same"))
+    package.write("two", GOOD.format("same"))
+    package.write("other", GOOD.format("other"))
+
+    loaded = package.load_all()
+
+    assert names(loaded) == ["other"]
+    assert [fault.name for fault in loaded.faults] == ["same"]
+
+
+def test_faults_are_the_same_when_a_package_is_loaded_again(package: Package) -> None:
+    package.write("broken", "raise OSError")
+    package.write("mixed", GOOD.format("good") + "@task('bad', timeout=0)\ndef bad(payload): ...\n")
+    package.write("slow", "from task_registry import task\n@task('slow', timeout=60)\ndef slow(payload): ...\n")
+
+    first = package.load_all(max_timeout=timedelta(seconds=50))
+
+    assert package.load_all(max_timeout=timedelta(seconds=50)).faults == first.faults
+    assert [fault.name for fault in first.faults] == [None, "bad", "slow"]
+
+
+def test_a_module_that_is_mended_is_loaded_by_the_next_try(package: Package) -> None:
+    package.write("broken", "raise OSError")
+    assert names(package.load_all()) == []
+
+    package.write("broken", GOOD.format("mended_now"))
+    loaded = package.load_all()
+
+    assert names(loaded) == ["mended_now"]
+    assert loaded.faults == ()
+
+
+def test_a_timeout_above_the_limit_is_a_fault_of_that_task_alone(package: Package) -> None:
+    package.write("slow", GOOD.format("good") + "@task('slow', timeout=60)\ndef slow(payload): ...\n")
+
+    loaded = package.load_all(max_timeout=timedelta(seconds=50))
+
+    assert names(loaded) == ["good"]
+    [fault] = loaded.faults
+    assert str(fault) == (
+        f"{package.name}/slow.py:5: the timeout of 'slow' is 60 s, above MAX_TASK_TIMEOUT_SEC, which is 50; "
+        "lower it, or raise that setting"
+    )
+    assert names(package.load_all(max_timeout=timedelta(seconds=60))) == ["good", "slow"]
+
+
+def test_a_module_that_a_test_imports_itself_still_raises(package: Package) -> None:
+    package.load_all()
+
+    with pytest.raises(RegistrationError, match="must be"):
+        package.registry.task("bad", timeout=0)(lambda payload: payload)
+
+
+def test_a_problem_is_bounded(package: Package) -> None:
+    package.write("broken", f"raise ImportError({'x' * 10_000!r})")
+
+    [fault] = package.load_all().faults
+
+    assert len(fault.problem) <= 500

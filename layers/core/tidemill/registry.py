@@ -1,13 +1,12 @@
-"""Registry of task functions: task types by name, the decorator, and loading of a package."""
+"""Registry of task functions: task types by name, the decorator, and the modules of a package with their faults."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import pkgutil
-import re
-import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from operator import attrgetter
@@ -15,14 +14,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-from tidemill import model
-from tidemill.errors import RegistrationError, TidemillError
+from tidemill.errors import RegistrationError
 from tidemill.model import RetryPolicy
-from tidemill.policy.failures import COMMON, Kind, Rules, classify, describe_without_message
+from tidemill.module_faults import Fault, Place, describe_failed_import, find_failed_place, find_place
+from tidemill.policy.failures import COMMON, Kind, Rules
 from tidemill.task_functions import Signature, TaskContext, describe_place, find_routine, read_signature
 from tidemill.task_options import make_rules, read_policy, read_timeout, require_bool, require_name
-
-_NO_SUCH_ARGUMENT: Final = r"[\w.]+\(\) got an unexpected keyword argument '\w+'"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -56,6 +53,9 @@ class Registry:
 
     def __init__(self) -> None:
         self._types: dict[str, TaskType] = {}
+        self._places: dict[str, Place] = {}
+        self._refusals: dict[tuple[str, Place, str | None], str] = {}
+        self._package: str | None = None
 
     def task(
         self,
@@ -87,13 +87,19 @@ class Registry:
                 too much memory without harm to other tasks, and is killed at its timeout.
 
         Raises:
-            RegistrationError: The function or an option cannot work; the message says what to change.
+            RegistrationError: The function or an option cannot work; the message says what to change. While
+                `load_package` imports the module, the refusal becomes a fault instead, and the module goes on.
         """
-        require_name(name)
+        place = find_place()
+        try:
+            require_name(name)
+        except RegistrationError as error:
+            self._refuse(None, place, error)
+            return name if callable(name) else _leave_unchanged
 
         def register(function: _F) -> _F:
-            self._add(
-                TaskType(
+            try:
+                task_type = TaskType(
                     name=name,
                     function=function,
                     timeout=read_timeout(timeout, name),
@@ -103,7 +109,9 @@ class Registry:
                     isolate=require_bool(isolate, "isolate", name),
                     signature=read_signature(function, name),
                 )
-            )
+                self._add(task_type, place)
+            except RegistrationError as error:
+                self._refuse(name, place, error)
             return function
 
         return register
@@ -118,15 +126,68 @@ class Registry:
     def __len__(self) -> int:
         return len(self._types)
 
-    def _add(self, new: TaskType) -> None:
+    @contextmanager
+    def collecting(self, package: str) -> Iterator[None]:
+        """Keep each refusal as a fault of *package* in this context, instead of raising it."""
+        before, self._package = self._package, package
+        try:
+            yield
+        finally:
+            self._package = before
+
+    def forget_unimported(self) -> None:
+        """Forget what was registered while modules were imported whose import has failed."""
+        for name, place in list(self._places.items()):
+            if place.is_gone():
+                self._types.pop(name, None)
+                del self._places[name]
+        self._refusals = {key: problem for key, problem in self._refusals.items() if not key[1].is_gone()}
+
+    def find_faults(self, package: str, *, max_timeout: timedelta | None) -> Iterator[Fault]:
+        """Yield the refused registrations of *package*, and its functions whose timeout is above *max_timeout*."""
+        for (owner, place, name), problem in self._refusals.items():
+            if owner == package:
+                yield place.make_fault(problem, package, name=name)
+        for name, task_type in self._types.items():
+            if max_timeout is not None and task_type.timeout is not None and task_type.timeout > max_timeout:
+                seconds, limit = task_type.timeout.total_seconds(), max_timeout.total_seconds()
+                problem = (
+                    f"the timeout of {name!r} is {seconds:g} s, above MAX_TASK_TIMEOUT_SEC, which is {limit:g}; "
+                    "lower it, or raise that setting"
+                )
+                yield self._places[name].make_fault(problem, package, name=name)
+
+    def without(self, names: Collection[str | None]) -> Registry:
+        """Return a registry without *names*; this one if it has none of them."""
+        if self._types.keys().isdisjoint(names):
+            return self
+        rest = Registry()
+        rest._types = {name: task_type for name, task_type in self._types.items() if name not in names}
+        return rest
+
+    def _add(self, new: TaskType, place: Place) -> None:
         old = self._types.get(new.name)
         if old is not None and not _may_replace(old.function, new.function):
             raise RegistrationError(_explain_conflict(new.name, old.function, new.function))
         self._types[new.name] = new
+        self._places[new.name] = place
+
+    def _refuse(self, name: str | None, place: Place, error: RegistrationError) -> None:
+        if self._package is None:
+            raise error
+        self._refusals[self._package, place, name] = str(error)
 
 
 REGISTRY: Final = Registry()
 task = REGISTRY.task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedPackage:
+    """Task types of a package that can be used, and its faults. A task with a fault is in no registry."""
+
+    registry: Registry
+    faults: tuple[Fault, ...] = ()
 
 
 def load(package: str, registry: Registry = REGISTRY) -> Registry:
@@ -135,66 +196,92 @@ def load(package: str, registry: Registry = REGISTRY) -> Registry:
     Modules and packages whose name begins with an underscore are left out.
 
     Raises:
-        RegistrationError: A module cannot be imported, or Python would skip a file; the message names it.
+        RegistrationError: There is a fault, as in `load_package`; the message has the first one.
     """
-    path = getattr(_import(package), "__path__", None)
+    loaded = load_package(package, registry)
+    for fault in loaded.faults:
+        raise RegistrationError(str(fault))
+    return loaded.registry
+
+
+def load_package(package: str, registry: Registry = REGISTRY, *, max_timeout: timedelta | None = None) -> LoadedPackage:
+    """Import the modules of *package* as `load` does, and return its task types and all of its faults.
+
+    A fault of one module or of one registration leaves the others as they are. If two functions have one name,
+    neither can be used. A failed module is imported again by the next call; what it registered before it failed is
+    forgotten.
+
+    Args:
+        package: The package of the task modules.
+        registry: The registry that these modules use.
+        max_timeout: Longest timeout of a function; ``None`` without a limit.
+
+    Raises:
+        RegistrationError: There is no such package, or it is a single module.
+    """
+    with registry.collecting(package):
+        try:
+            faults = list(_import_package(package))
+        finally:
+            registry.forget_unimported()
+    faults += registry.find_faults(package, max_timeout=max_timeout)
+    return LoadedPackage(registry=registry.without({fault.name for fault in faults}), faults=tuple(faults))
+
+
+def _import_package(package: str) -> Iterator[Fault]:
+    module = _import(package, package=package)
+    if isinstance(module, Fault):
+        yield module
+        return
+    path = getattr(module, "__path__", None)
     if path is None:
         raise RegistrationError(f"{package} is a single module: task modules are the files of a package")
-    _import_all(path, package)
-    return registry
+    yield from _import_all(path, package, package=package)
 
 
-def _import_all(path: Iterable[str], package: str) -> None:
+def _import_all(path: Iterable[str], parent: str, *, package: str) -> Iterator[Fault]:
     for folder in path:
-        _refuse_skipped(Path(folder), package)
-    for entry in sorted(pkgutil.iter_modules(path, f"{package}."), key=attrgetter("name")):
+        yield from _find_skipped(Path(folder), parent, package=package)
+    for entry in sorted(pkgutil.iter_modules(path, f"{parent}."), key=attrgetter("name")):
         if entry.name.rpartition(".")[2].startswith("_"):
             continue
-        module = _import(entry.name)
-        if entry.ispkg:
-            _import_all(module.__path__, entry.name)
+        module = _import(entry.name, package=package)
+        if isinstance(module, Fault):
+            yield module
+        elif entry.ispkg:
+            yield from _import_all(module.__path__, entry.name, package=package)
 
 
-def _refuse_skipped(folder: Path, package: str) -> None:
-    """Refuse files with Python code in *folder* that Python does not count among the modules of *package*."""
+def _find_skipped(folder: Path, parent: str, *, package: str) -> Iterator[Fault]:
+    """Yield faults for files with Python code in *folder* that Python does not count among the modules of *parent*."""
     for entry in sorted(folder.glob("[!._]*")):
-        skipped = f"Python would skip {entry.name} in the package {package}:"
+        reason = ""
         if entry.suffix == ".py" and "." in entry.stem:
-            raise RegistrationError(f"{skipped} its name has a dot; rename it, or begin its name with _")
-        if entry.suffix == ".py" and (folder / entry.stem / "__init__.py").exists():
-            raise RegistrationError(f"{skipped} the folder {entry.stem} has the same name; rename one of them")
-        if entry.is_dir() and not (entry / "__init__.py").exists() and any(entry.glob("*.py")):
-            raise RegistrationError(f"{skipped} it has no __init__.py; add one, or begin its name with _")
+            reason = "its name has a dot; rename it, or begin its name with _"
+        elif entry.suffix == ".py" and (folder / entry.stem / "__init__.py").exists():
+            reason = f"the folder {entry.stem} has the same name; rename one of them"
+        elif entry.is_dir() and not (entry / "__init__.py").exists() and any(entry.glob("*.py")):
+            reason = "it has no __init__.py; add one, or begin its name with _"
+        if reason:
+            place = Place(module=f"{parent}.{entry.stem}", file=str(entry))
+            yield place.make_fault(f"Python would skip {entry.name} in the package {parent}: {reason}", package)
 
 
-def _import(name: str) -> ModuleType:
+def _import(name: str, *, package: str) -> ModuleType | Fault:
     try:
         return importlib.import_module(name)
     except BaseException as error:
-        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+        if name == package and isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             raise RegistrationError(
                 f"there is no package {name} where Python looks: `tidemill work` looks in the current folder, too; "
                 "name another with TASK_PACKAGE or --tasks"
             ) from error
-        raise RegistrationError(
-            f"the task module {name} cannot be imported: {_describe_failed_import(error)}"
-        ) from error
+        problem = f"the task module {name} cannot be imported: {describe_failed_import(error)}"
+        return find_failed_place(name, error, package).make_fault(problem, package)
 
 
-def _describe_failed_import(error: BaseException) -> str:
-    """Return the description of *error*, with its message only if Python or Tidemill wrote it.
-
-    A module may connect to a server while it is imported, and its message may contain the credentials.
-    """
-    is_harmless = issubclass(type(error), (ImportError, SyntaxError, TidemillError)) or _is_about_an_argument(error)
-    return classify(error).message if is_harmless else describe_without_message(error)
-
-
-def _is_about_an_argument(error: BaseException) -> bool:
-    if type(error) is TypeError:
-        return re.fullmatch(_NO_SUCH_ARGUMENT, str(error)) is not None
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return type(error) is ValueError and frame.f_globals.get("__name__") == model.__name__
+def _leave_unchanged(function: _F) -> _F:
+    return function
 
 
 def _may_replace(old: Callable[..., Any], new: Callable[..., Any]) -> bool:

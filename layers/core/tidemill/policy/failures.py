@@ -116,6 +116,11 @@ def describe(error: BaseException) -> str:
     return _describe_alone(error, MAX_MESSAGE_CHARS - len(causes)) + causes
 
 
+def describe_without_causes(error: BaseException) -> str:
+    """Return ``Type: message (file:line in function)``, for exceptions whose causes may contain secrets."""
+    return _describe_alone(error, MAX_MESSAGE_CHARS)
+
+
 def describe_without_message(error: BaseException) -> str:
     """Return ``Type (file:line in function)``, for exceptions whose message may contain secrets."""
     return truncate_text(type_name(error) or "exception without a name", MAX_CODE_CHARS) + _describe_location(error)
