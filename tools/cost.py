@@ -47,8 +47,8 @@ POLL_SEC: Final = 20
 docs.aws.amazon.com/lambda, "Configuring scaling behavior for SQS event source mappings"."""
 
 GAUGES: Final = 5
-METRICS: Final = 16
-ALARM_METRICS: Final = 29
+METRICS: Final = 17
+ALARM_METRICS: Final = 30
 """Metrics of the eight alarms together: CloudWatch bills an alarm for each of its metrics."""
 
 VCPU_MB: Final = 1769

@@ -116,7 +116,9 @@ def test_an_alarm_can_be_made(deploy: Deploy, name: str) -> None:
     assert 1 <= alarm["DatapointsToAlarm"] <= alarm["EvaluationPeriods"]
 
 
-@pytest.mark.parametrize("name", ["RetryRateAlarm", "ErrorsAlarm", "DeadLettersAlarm", "EnqueueFailuresAlarm"])
+@pytest.mark.parametrize(
+    "name", ["RetryRateAlarm", "RetriesExhaustedAlarm", "ErrorsAlarm", "DeadLettersAlarm", "EnqueueFailuresAlarm"]
+)
 def test_an_expression_is_made_of_the_metrics_beside_it_and_alone_is_looked_at(deploy: Deploy, name: str) -> None:
     alarm = alarms(deploy())[name]
     expression, watched = queries(alarm)
@@ -288,7 +290,11 @@ def test_dead_letters_that_are_there_do_not_ring(
 @pytest.mark.parametrize(
     ("name", "watched", "threshold"),
     [
-        ("RetriesExhaustedAlarm", {"retry_exhausted_total": "Sum"}, ("GreaterThanThreshold", 0)),
+        (
+            "RetriesExhaustedAlarm",
+            {"retry_exhausted_total": "Sum", "registration_faults": "Sum"},
+            ("GreaterThanThreshold", 0),
+        ),
         ("HeartbeatAlarm", {"clock_skew_seconds": "SampleCount"}, ("LessThanThreshold", 1)),
     ],
 )
@@ -299,6 +305,20 @@ def test_one_is_too_many_or_none_too_few(
 
     assert statistics(alarm) == watched
     assert (alarm["ComparisonOperator"], alarm["Threshold"]) == threshold
+
+
+@pytest.mark.parametrize(
+    ("counted", "is_too_many"),
+    [
+        ({"exhausted": None, "faults": None}, False),
+        ({"exhausted": 1, "faults": None}, True),
+        ({"exhausted": None, "faults": 5}, True),
+    ],
+)
+def test_a_fault_of_a_registration_rings_as_a_task_without_a_retry_left_does(
+    deploy: Deploy, counted: dict[str, int | None], *, is_too_many: bool
+) -> None:
+    assert rings(alarms(deploy())["RetriesExhaustedAlarm"], **counted) == is_too_many
 
 
 def test_five_minutes_without_a_run_of_reclaim_are_too_many(deploy: Deploy, resources: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 LIMITS = Limits(known=True, timeout=30 * SECOND, max_retries=2, max_timeout=50 * SECOND, margin=10 * SECOND)
 UNKNOWN = replace(LIMITS, known=False)
+FAULTY = replace(UNKNOWN, is_faulty=True)
 
 
 def admitted(task: Task, limits: Limits = LIMITS, *, remaining: timedelta = 2 * MINUTE) -> Admission:
@@ -135,3 +136,21 @@ def test_a_claim_that_was_lost_was_no_start_in_time_where_it_came_too_late_itsel
     admission = admit(task, LIMITS, now=T0 + MINUTE, remaining=2 * MINUTE)
 
     assert isinstance(admission, Failed if expired else Start)
+
+
+@pytest.mark.parametrize(("age", "seconds"), [(0, 15), (60, 15), (100, 25), (239, 59.75), (240, 60), (10**7, 60)])
+def test_a_task_whose_registration_has_a_fault_waits_for_a_minute_at_most(age: float, seconds: float) -> None:  # A07
+    task = a_claimed_task(created_at=T0 - age * SECOND)
+
+    assert admitted(task, FAULTY) == Snoozed(until=T0 + seconds * SECOND)
+
+
+def test_it_waits_whatever_the_deployment_makes_of_its_retries_and_its_timeout() -> None:  # A07
+    task = a_claimed_task(attempts=9, created_at=T0)
+
+    assert isinstance(admitted(task, replace(FAULTY, timeout=99 * SECOND)), Snoozed)
+
+
+def test_it_still_expires_and_is_still_cancelled() -> None:  # A07
+    assert refusal(admitted(a_claimed_task(expires_at=T0), FAULTY)) == "expired"
+    assert admitted(a_claimed_task(cancel_requested_at=T0), FAULTY) == Cancelled()

@@ -42,8 +42,9 @@ from tidemill.errors import (
 from tidemill.executor.context import Runtime
 from tidemill.executor.lifetime import TIMING
 from tidemill.executor.scaling import WAKE_DEBOUNCE_SEC, WAKE_TIMEOUT_SEC, Launcher, Waker
+from tidemill.module_faults import describe_faults
 from tidemill.reclaim import ReclaimContext
-from tidemill.registry import Registry, load
+from tidemill.registry import LoadedPackage, load_package
 from tidemill.requests.events import Source
 from tidemill.requests.tasks import MAX_TIMEOUT_SEC
 from tidemill.runner.output import quiet_drivers
@@ -140,12 +141,18 @@ class Deployment:
             if isinstance(member, cached_property):
                 vars(self).pop(name, None)
         self._marked.clear()
-        while self._pools:
-            self._pools.pop().close()
+        self._close_pools()
         while self._databases:
             _, db = self._databases.popitem()
             with limit_time(0):  # the driver would wait for a server, to end its sessions there
                 db.client.close()
+
+    def forget_failed_imports(self) -> None:
+        """Have the next use of `runtime` import modules again whose import failed: the reason may have passed."""
+        runtime: Runtime | None = vars(self).get("runtime")
+        if runtime is not None and any(fault.name is None for fault in runtime.faults):
+            del self.runtime
+            self._close_pools()
 
     def database(self, role: Role) -> Database[Any]:
         """Return the database through the client of *role*, once it bears Tidemill's mark.
@@ -200,9 +207,8 @@ class Deployment:
     def runtime(self) -> Runtime:
         """The shared parts of executions, with the task functions imported and declared."""
         package = self.settings.task_package
-        registry = load(package)
-        self._refuse_long_timeouts(registry)
-        return self._make_runtime(self.database("execute"), registry, self.settings, package=package, logs_json=True)
+        loaded = load_package(package, max_timeout=self.settings.max_task_timeout)
+        return self._make_runtime(self.database("execute"), loaded, self.settings, package=package, logs_json=True)
 
     @cached_property
     def reclaim_context(self) -> ReclaimContext:
@@ -246,14 +252,15 @@ class Deployment:
         A worker has no end, so no timeout is too long for it.
 
         Raises:
-            RegistrationError: The package registers no task function.
+            RegistrationError: The package registers no task function; the message has the faults of its modules.
         """
-        registry = load(package)
-        if not len(registry):
-            raise RegistrationError(f"the modules of {package} register no task function")
+        loaded = load_package(package)
+        if not len(loaded.registry):
+            reason = f": {describe_faults(loaded.faults)}" if loaded.faults else ""
+            raise RegistrationError(f"the modules of {package} register no task function{reason}")
         longest = timedelta(seconds=MAX_TIMEOUT_SEC)
         choices = replace(self.settings, max_task_timeout=longest)
-        return self._make_runtime(self.database("work"), registry, choices, package=package, logs_json=False)
+        return self._make_runtime(self.database("work"), loaded, choices, package=package, logs_json=False)
 
     def make_launcher(self, function: object, *, source: Source = "backlog") -> Launcher | None:
         """Return a launcher of executors if *function* is the ARN of a function; ``None`` outside of Lambda."""
@@ -323,16 +330,18 @@ class Deployment:
         return Waker(executor_launcher, quiet_sec=quiet_sec, monotonic=uptime)
 
     def _make_runtime(
-        self, db: Database[Any], registry: Registry, choices: settings.Settings, *, package: str, logs_json: bool
+        self, db: Database[Any], loaded: LoadedPackage, choices: settings.Settings, *, package: str, logs_json: bool
     ) -> Runtime:
         clock = ServerClock(db)
-        declarer = Declarer(db, registry, package=package, release=choices.release, monotonic=Uptime())
+        declarer = Declarer(
+            db, loaded.registry, package=package, release=choices.release, faults=loaded.faults, monotonic=Uptime()
+        )
         declarer.declare_if_due(now=clock.now())
         pool = ProcessPool(package, directory=self._directory, python_path=self._python_path, logs_json=logs_json)
         self._pools.append(pool)
         return Runtime(
             tasks=open_tasks(db),
-            registry=registry,
+            registry=loaded.registry,
             settings=choices,
             clock=clock,
             options=OptionsReader(db, monotonic=Uptime()).options,
@@ -340,11 +349,9 @@ class Deployment:
             declarer=declarer,
         )
 
-    def _refuse_long_timeouts(self, registry: Registry) -> None:
-        for function in registry:
-            if function.timeout is not None and function.timeout > self.settings.max_task_timeout:
-                seconds = f"{function.timeout.total_seconds():g} s"
-                raise RegistrationError(f"the timeout of {function.name!r} is {seconds}, above MAX_TASK_TIMEOUT_SEC")
+    def _close_pools(self) -> None:
+        while self._pools:
+            self._pools.pop().close()
 
     def _find_uri(self) -> tuple[str, str]:
         """Return the source of the URI, as a message may name it, and the URI."""

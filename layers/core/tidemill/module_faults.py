@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from types import FrameType
@@ -15,6 +16,7 @@ from tidemill.errors import TidemillError
 from tidemill.policy.failures import describe_without_causes, describe_without_message, truncate_text
 
 MAX_PROBLEM_CHARS: Final = 500
+MAX_LISTED_FAULTS: Final = 3
 
 _NO_SUCH_ARGUMENT: Final = r"[\w.]+\(\) got an unexpected keyword argument '\w+'"
 
@@ -40,6 +42,12 @@ class Fault:
     def __str__(self) -> str:
         """Return the place and the problem."""
         return f"{self.file}{'' if self.line is None else f':{self.line}'}: {self.problem}"
+
+
+def describe_faults(faults: Sequence[Fault]) -> str:
+    """Return the first of *faults* in one bounded line, and the number of the rest."""
+    more = [f"{len(faults) - MAX_LISTED_FAULTS} more"] if len(faults) > MAX_LISTED_FAULTS else []
+    return "; ".join([*map(str, faults[:MAX_LISTED_FAULTS]), *more])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,7 +136,7 @@ class Registry:
             self._package = before
 
     def forget_unimported(self) -> None:
-        """Forget what was registered while modules were imported whose import has failed."""
+        """Forget what modules registered whose import has failed since, or that Python has unloaded."""
         for name, place in list(self._places.items()):
             if place.is_gone():
                 self._types.pop(name, None)
@@ -219,6 +219,7 @@ def load_package(package: str, registry: Registry = REGISTRY, *, max_timeout: ti
     Raises:
         RegistrationError: There is no such package, or it is a single module.
     """
+    registry.forget_unimported()
     with registry.collecting(package):
         try:
             faults = list(_import_package(package))

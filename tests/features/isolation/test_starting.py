@@ -78,6 +78,17 @@ def test_a_package_that_cannot_be_imported_is_told_once_and_clearly(
     assert told in refusal(make_process_pool(package(source)))
 
 
+def test_a_module_that_fails_leaves_the_functions_of_the_others(
+    make_process_pool: MakeProcessPool, package: Package, tmp_path: Path
+) -> None:
+    name = package("from tidemill import task\ntask('hostile.noop')(lambda p: 'there')")
+    (tmp_path / name / "broken.py").write_text("import nothing_like_this")
+    process_pool = make_process_pool(name)
+
+    assert runner(process_pool)("noop") == Returned("there")
+    assert "no task function is registered as 'hostile.gone'" in refusal(process_pool, "gone")
+
+
 def test_a_package_that_is_not_there_is_told(make_process_pool: MakeProcessPool) -> None:
     assert "tasks_of_nobody" in refusal(make_process_pool("tasks_of_nobody"))
 

@@ -33,6 +33,7 @@ Counter: TypeAlias = Literal[
     "recycled",  # executors that ended their process on purpose, without a failure; an error to Lambda
     "failed_exports",  # puts that failed, and dead letters that the bucket refused
     "missing_indexes",  # indexes that reclaim could not make, by each of its runs
+    "registration_faults",  # of task modules and registrations, by each invocation of execute
 ]
 """A number that is added up over a period; written only above zero."""
 

@@ -120,6 +120,8 @@ def work(*, until_empty: bool, package: str | None, **choices: Any) -> None:  # 
             streams.warn(warning)
         for queue in options.queues:
             _warn_if_unknown(runtime.tasks.database, queue, streams)
+        for fault in runtime.faults:
+            streams.warn(f"warning: {fault}; its tasks wait for a release without the fault")
         watch.begin()
         try:
             streams.print(_describe_start(runtime, options, package=package))

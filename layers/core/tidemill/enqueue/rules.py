@@ -182,8 +182,10 @@ def _find_faults(request: NewTask, rules: EnqueueRules, known: Declarations, now
     if rules.is_http:
         yield from _find_http_faults(request, known, now)
     elif known.types and not known.is_known(request.name, now=now):
+        fault = known.find_fault(request.name)
         hint = did_you_mean(request.name, [name for name in known.types if known.is_known(name, now=now)])
-        yield Problem("name", f"no executor has registered a task function {request.name!r}{hint}")
+        reason = hint if fault is None else f": {fault}"
+        yield Problem("name", f"no executor has registered a task function {request.name!r}{reason}")
     longest = None if rules.max_timeout is None else rules.max_timeout.total_seconds()
     if longest is not None and request.timeout_sec is not None and request.timeout_sec > longest:
         yield Problem("timeout_sec", f"must be at most {longest:g}, the MAX_TASK_TIMEOUT_SEC of executors")
@@ -200,8 +202,9 @@ def _find_time_faults(request: NewTask, now: datetime) -> Iterator[Problem]:
 def _find_http_faults(request: NewTask, known: Declarations, now: datetime) -> Iterator[Problem]:
     if not known.is_known(request.name, now=now):
         names = [name for name in known.types if known.is_open(name) and known.is_known(name, now=now)]
-        hint = did_you_mean(request.name, names)
-        yield Problem("name", f"no executor has registered a task function of this name{hint}")
+        has_fault = known.find_fault(request.name) is not None
+        reason = ": its registration has a fault" if has_fault else did_you_mean(request.name, names)
+        yield Problem("name", f"no executor has registered a task function of this name{reason}")
     elif not known.is_open(request.name):
         yield Problem("name", "is not open to HTTP: register it with @task(..., http=True)")
     if request.queue not in known.queues:

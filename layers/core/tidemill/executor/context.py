@@ -16,6 +16,7 @@ from tidemill.errors import TidemillError
 from tidemill.executor.lifetime import TIMING, Lifetime, Timing
 from tidemill.executor.prefetch import Prefetch
 from tidemill.model import LANES, OUTCOME_NAMES, Lane, Outcome, QueueOptions, RetryPolicy, Selection, Task
+from tidemill.module_faults import Fault
 from tidemill.policy.failures import COMMON, Rules
 from tidemill.policy.retry import resolve_policy
 from tidemill.policy.scheduling import Limits
@@ -130,6 +131,11 @@ class Runtime:
     rng: random.Random = field(default_factory=random.Random)
     monotonic: Callable[[], float] = read_monotonic
 
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """The faults of the task modules: what this process cannot run."""
+        return () if self.declarer is None else self.declarer.faults
+
     def queue_choices(self, queue: str, options: ExecutionOptions) -> QueueChoices:
         """Return the choices for *queue* of an execution with *options*.
 
@@ -169,12 +175,14 @@ class Runtime:
         """Return the limits of *task* for admission."""
         task_type = self.registry.get(task.name)
         registered = task_type.timeout if task_type is not None else None
+        is_faulty = task_type is None and self.declarer is not None and self.declarer.has_fault(task.name)
         return Limits(
             known=task_type is not None,
             timeout=task.timeout or registered or self.settings.task_timeout,
             max_retries=self.policy(task).max_retries,
             max_timeout=self.settings.max_task_timeout,
             margin=self.settings.margin,
+            is_faulty=is_faulty,
         )
 
 

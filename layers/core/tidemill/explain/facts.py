@@ -13,7 +13,7 @@ from typing import Final, assert_never
 
 from tidemill.control.fleet import FleetStatus, load_fleet_status
 from tidemill.control.queues import load_options
-from tidemill.control.task_types import list_registered_names
+from tidemill.control.task_types import RegistrationFault, read_registrations
 from tidemill.dead_letters.queries import find_latest
 from tidemill.model import LANES, Lane, Malformed, QueueOptions, Selection, Task, TaskId
 from tidemill.policy.failures import truncate_text
@@ -35,6 +35,7 @@ class Facts:
         ahead: Number of due tasks of its queue that go before it, by lane, up to `COUNT_LIMIT` + 1 in all.
         is_known: An executor has registered its function.
         is_any_known: An executor has registered some function.
+        fault: Fault because of which executors cannot run its function.
     """
 
     task: Task | Malformed
@@ -45,6 +46,7 @@ class Facts:
     ahead: Mapping[Lane, int] = field(default_factory=dict)
     is_known: bool = True
     is_any_known: bool = True
+    fault: RegistrationFault | None = None
 
 
 def read_facts(tasks: Tasks, dead: Tasks, task_id: TaskId, *, now: datetime) -> Facts | None:
@@ -65,7 +67,7 @@ def read_facts(tasks: Tasks, dead: Tasks, task_id: TaskId, *, now: datetime) -> 
 
 
 def _read_pending_facts(tasks: Tasks, task: Task, *, now: datetime) -> Facts:
-    names = list_registered_names(tasks.database)
+    registrations = read_registrations(tasks.database)
     options = load_options(tasks.database, task.queue) or QueueOptions()
     executors = load_fleet_status(tasks.database, queue=task.queue, now=now)
     task_turn = find_turn(task, options, executors)
@@ -75,8 +77,9 @@ def _read_pending_facts(tasks: Tasks, task: Task, *, now: datetime) -> Facts:
         options=options,
         standing=executors,
         ahead=counts.count_ahead(tasks, task, now=now, in_order=task_turn.in_order, first=task_turn.first),
-        is_known=task.name in names,
-        is_any_known=bool(names),
+        is_known=task.name in registrations.names,
+        is_any_known=bool(registrations.names),
+        fault=registrations.faults.get(task.name),
     )
 
 

@@ -20,8 +20,9 @@ from tidemill.explain.facts import (
     read_facts,
     shorten,
 )
+from tidemill.explain.registrations import explain_fault, explain_put_off, explain_unknown_task
 from tidemill.model import LANES, Malformed, Task, TaskId
-from tidemill.policy.scheduling import UNKNOWN_NAME_GRACE, UNKNOWN_NAME_SNOOZE, has_started
+from tidemill.policy.scheduling import has_started
 from tidemill.store.connection import Tasks
 from tidemill.store.recovery import SETTLED_BY_SWEEP
 from tidemill.store.tasks import format_id
@@ -66,8 +67,6 @@ TICK_TIMEOUT: Final = timedelta(minutes=3)
 """Time without a tick after which the schedule needs attention. Ticks come every minute by default."""
 
 _TICK_HINT: Final = "see whether the schedule is enabled and what the function execute logs, or start `tidemill work`"
-SETTLE_TIMEOUT: Final = timedelta(seconds=1)
-"""Maximum time between a claim and the write of a snooze. An executor under load needs a part of it."""
 
 NEXT_REASON: Final = Reason(
     code="next",
@@ -232,40 +231,6 @@ def _explain_paused_retries(task: Task, facts: Facts) -> str | None:
     )
 
 
-def _explain_unknown_task(task: Task, facts: Facts) -> str | None:
-    fleet = facts.standing
-    has_any_run = facts.is_any_known or fleet.last_acquired_at is not None or bool(fleet.at_work)
-    if facts.is_known or not has_any_run:
-        return None
-    ends = max(task.created_at + UNKNOWN_NAME_GRACE, task.due_at)
-    then = "the next claim makes it fail"
-    if ends > facts.now:
-        then = f"it waits, and the first claim after {format_when(ends, facts)} makes it fail"
-    return (
-        f"No executor has registered a function {shorten(task.name)}: {then}, and it becomes a dead letter. "
-        "Deploy one that has it."
-    )
-
-
-def _explain_put_off(task: Task, facts: Facts) -> str | None:
-    """Return the reason if an executor without the function seems to have snoozed the task.
-
-    A function that snoozes by itself may look the same.
-    """
-    has_failed_last = task.error is not None and task.error.at >= task.updated_at
-    if task.due_at <= facts.now or not facts.is_known or task.settled_by is None or has_failed_last:
-        return None
-    span = task.due_at - task.created_at
-    age = min(span - UNKNOWN_NAME_SNOOZE, span * 0.8)  # its age at the claim, from the snooze that admission chooses
-    settling = task.updated_at - task.created_at - age
-    if not timedelta(0) <= settling <= SETTLE_TIMEOUT or not timedelta(0) <= age < UNKNOWN_NAME_GRACE:
-        return None
-    return (
-        f"It was claimed and put off at {format_when(task.updated_at, facts)}, as executors do that have no function "
-        f"{shorten(task.name)}, unless that snoozed by itself: see whether all of them run a release that has it."
-    )
-
-
 def _explain_retry_cap(task: Task, facts: Facts) -> str | None:
     limit, permits = facts.options.max_in_flight_retries, facts.standing.retries
     if task.lane != "retry" or not limit or count_free_retries(facts.options, facts.standing) != 0:
@@ -380,11 +345,12 @@ def _format_last_error(task: Task) -> str:
 _CHECKS: Final[dict[str, _Check]] = {
     "expired": _explain_expired,
     "cancel_asked": _explain_cancel_request,
+    "registration_fault": explain_fault,
     "not_due": _explain_not_due,
-    "put_off": _explain_put_off,
+    "put_off": explain_put_off,
     "paused": _explain_paused,
     "retries_paused": _explain_paused_retries,
-    "unknown_task": _explain_unknown_task,
+    "unknown_task": explain_unknown_task,
     "retry_cap": _explain_retry_cap,
     "no_tick": explain_no_tick,
     "not_served": explain_not_served,

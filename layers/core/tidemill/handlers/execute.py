@@ -24,6 +24,7 @@ from tidemill.executor.context import ExecutionOptions, Report
 from tidemill.executor.invocation import describe_short_timeout, run_invocation
 from tidemill.executor.lifetime import TIMING, Timing
 from tidemill.model import LANES
+from tidemill.module_faults import describe_faults
 from tidemill.requests.events import ExecuteRequest
 from tidemill.requests.validation import parse_request
 from tidemill.runner.output import Output
@@ -107,6 +108,10 @@ def _run_tasks(event: object, context: LambdaContext | None, counts: Counts, tim
 
     def run() -> Report:
         warm = deployment()
+        warm.forget_failed_imports()
+        faults = warm.runtime.faults
+        counts.count("registration_faults", len(faults))
+        _warn("registration_faults", describe_faults(faults) or None)
         observe = partial(_report_attempt, counts)
         runtime = replace(warm.runtime, observe=observe, watch=counts.count_report, timing=timing)
         return run_invocation(

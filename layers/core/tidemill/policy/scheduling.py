@@ -13,6 +13,7 @@ from tidemill.model import LANES, Cancelled, Failed, Failure, Lane, Malformed, R
 DEFAULT_RETRY_SHARE = 0.2
 UNKNOWN_NAME_GRACE = timedelta(minutes=10)
 UNKNOWN_NAME_SNOOZE = timedelta(seconds=15)
+LONGEST_FAULT_SNOOZE = timedelta(seconds=60)
 EXPIRED = "it was not started before its expires_at"
 _T = TypeVar("_T")
 
@@ -116,8 +117,10 @@ Admission: TypeAlias = Start | Release | Failed | Snoozed | Cancelled
 class Limits:
     """Facts about the task's function and the deployment that admission needs.
 
-    ``known``: a function of the task's name is registered. ``timeout`` and ``max_retries`` are resolved: the task's
-    own, then those of the registration, then those of the deployment. ``margin`` is the time kept for settling.
+    ``known``: a function of the task's name is registered. ``is_faulty``: it is not, because its module or its
+    registration has a fault, so that another release may run the task. ``timeout`` and ``max_retries`` are resolved:
+    the task's own, then those of the registration, then those of the deployment. ``margin`` is the time kept for
+    settling.
     """
 
     known: bool
@@ -125,6 +128,7 @@ class Limits:
     max_retries: int
     max_timeout: timedelta
     margin: timedelta
+    is_faulty: bool = False
 
 
 def admit(task: Task, limits: Limits, *, now: datetime, remaining: timedelta) -> Admission:
@@ -163,6 +167,9 @@ def _find_refusal(task: Task, limits: Limits, *, now: datetime) -> Failed | Snoo
     is_over = task.expires_at is not None and task.expires_at <= now
     if is_over and not has_started(task, attempts=task.attempts - 1):
         return _fail("expired", EXPIRED)
+    if limits.is_faulty:  # before the retries are counted: their number may be that of the registration
+        age = now - task.created_at
+        return Snoozed(until=now + min(max(UNKNOWN_NAME_SNOOZE, age / 4), LONGEST_FAULT_SNOOZE))
     if task.attempts - 1 > limits.max_retries:
         return _fail("exhausted", f"it had used its {limits.max_retries} retries before this claim")
     if not limits.known:

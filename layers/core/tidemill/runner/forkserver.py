@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
 from tidemill.errors import RegistrationError
-from tidemill.registry import Registry, load
+from tidemill.module_faults import describe_faults
+from tidemill.registry import Registry, load_package
 from tidemill.runner import child
 from tidemill.runner.child import kill_with_group
 from tidemill.runner.output import log_as_json
@@ -46,13 +47,21 @@ def main(control_fd: str, executor: str, package: str, log: str) -> None:
         if log == JSON_LOG:
             log_as_json()
         try:
-            registry = load(package)
+            registry = _load_functions(package)
         except RegistrationError as error:
             send_message(control, {"failed": str(error)})
             return
         _prepare_for_forks()
         send_message(control, {"ready": True})
         _Forkserver(control, executor=int(executor), registry=registry, reaper=reaper).serve()
+
+
+def _load_functions(package: str) -> Registry:
+    """Return the functions of *package*. The executor reports faults; without any function they end this process."""
+    loaded = load_package(package)
+    if loaded.faults and not len(loaded.registry):
+        raise RegistrationError(describe_faults(loaded.faults))
+    return loaded.registry
 
 
 def _open_standard_files() -> None:
