@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import contextlib
 import contextvars
-import sys
-import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import is_dataclass
@@ -22,11 +18,11 @@ from bson.raw_bson import RawBSONDocument
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from tidemill.clock import read_monotonic
 from tidemill.documents import decode
 from tidemill.model import Failure
 from tidemill.policy.failures import COMMON, Rules, classify, find_snooze_request, truncate_text, type_name
 from tidemill.requests.validation import UnfitError, UnfitTypeError, encode_payload
+from tidemill.runner.event_loop import EventLoop
 from tidemill.runner.results import Raised, Returned, SnoozeRequested
 
 MAX_RESULT_BYTES: Final = 64 * 1024
@@ -36,12 +32,6 @@ NOT_RUN: Final = "not_run"
 _MAX_TYPE_NAME_CHARS: Final = 100
 _MAX_WALKED: Final = 10_000
 """Elements of a result that are looked at for coroutines."""
-
-CLEANUP_TIMEOUT_SEC: Final = 0.5
-"""Time limit of each step of `EventLoop.clear`: cancelled tasks, closing generators, and tasks that both started."""
-
-_MAX_CLOSE_ATTEMPTS: Final = 3
-"""Attempts to close a coroutine, which may refuse or start another."""
 
 
 def run_function(call: Callable[[], Any], rules: Rules = COMMON) -> Returned | Raised | SnoozeRequested:
@@ -228,130 +218,6 @@ class Coroutines:
                     self._loop = None
 
 
-class EventLoop:
-    """A loop of asyncio, with the threads of its ``asyncio.to_thread``. Only `cancel` and `wake` are for other threads.
-
-    Not an `asyncio.Runner`, which waits without a limit for tasks that ignore their cancellation. Nothing is logged
-    about tasks left running, nor about their errors.
-    """
-
-    def __init__(self) -> None:
-        self._threads = _Threads()
-        self._loop = asyncio.new_event_loop()
-        with contextlib.suppress(AttributeError):  # loops of other libraries may have a clock in C
-            self._loop.time = read_monotonic  # type: ignore[method-assign]
-        self._loop.set_default_executor(self._threads)
-        self._task: asyncio.Task[Any] | None = None
-        self._generators = weakref.WeakSet[AsyncGenerator[Any, Any]]()
-        self._closing_tasks: set[asyncio.Task[None]] = set()
-        self._had_generators = False
-
-    def begin(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> asyncio.Task[Any]:
-        """Return *coroutine* as the next task to run, in *context*."""
-        self._loop.set_exception_handler(_ignore_error)
-        self._loop.call_soon(self._watch_generators)
-        self._task = self._loop.create_task(coroutine, context=context)
-        return self._task
-
-    def run(self, task: asyncio.Task[Any]) -> Any:  # noqa: ANN401 - the function decides
-        """Run *task* and return its result. Raises its error, or the exit that another task raised meanwhile."""
-        try:
-            return self._loop.run_until_complete(task)
-        except (SystemExit, KeyboardInterrupt):
-            with contextlib.suppress(BaseException):
-                self._loop.run_until_complete(asyncio.sleep(0))  # takes a stop that is still scheduled
-            if task.done():
-                return task.result()
-            raise
-
-    def is_closed(self) -> bool:
-        """Return whether the loop is closed; a function may close it."""
-        return self._loop.is_closed()
-
-    def cancel(self) -> bool:
-        """Cancel the running task, from any thread, and return true; return false if there is none."""
-        task = self._task
-        return task is not None and not task.done() and self._call_soon(task.cancel)
-
-    def wake(self) -> None:
-        """Wake the loop, from any thread. While it waits it notices no exception raised into its thread."""
-        self._call_soon(int)
-
-    def _call_soon(self, callback: Callable[[], object]) -> bool:
-        try:
-            self._loop.call_soon_threadsafe(callback)
-        except RuntimeError:  # it is closed
-            return False
-        return True
-
-    def clear(self) -> bool:
-        """End tasks left running; return true if nothing is left that could disturb the next coroutine.
-
-        Tasks are cancelled and asynchronous generators closed; each wait is bounded by ``CLEANUP_TIMEOUT_SEC``. Tasks
-        that take longer are closed as they are. Calls on threads cannot be ended.
-        """
-        self._task = None
-        tasks = asyncio.all_tasks(self._loop) - self._closing_tasks
-        if tasks or self._had_generators:
-            with contextlib.suppress(BaseException):  # the tasks may raise anything, exits included
-                self._loop.run_until_complete(self._cancel_tasks(tasks))
-            _close_coroutines(self._loop)
-            self._had_generators = False
-        return not (asyncio.all_tasks(self._loop) or self._threads.calls)
-
-    def close(self) -> None:
-        """Release the system resources of the loop; calls on threads go on."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        with contextlib.suppress(RuntimeError):  # an interrupted loop may still count as running
-            self._loop.close()
-
-    def join(self) -> None:
-        """Wait for calls on threads."""
-        concurrent.futures.wait(tuple(self._threads.calls))
-
-    async def _cancel_tasks(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        for task in tasks:
-            task.cancel()
-        await _wait_for_other_tasks()
-        if self._generators:
-            for generator in tuple(self._generators):
-                self._close_generator(generator)
-            await _wait_for_other_tasks()
-        for task in _list_other_tasks():
-            task.cancel()
-        await _wait_for_other_tasks()
-
-    def _watch_generators(self) -> None:
-        def add_generator(generator: AsyncGenerator[Any, Any]) -> None:
-            self._had_generators = True
-            self._generators.add(generator)
-
-        def close_generator(generator: AsyncGenerator[Any, Any]) -> None:
-            with contextlib.suppress(RuntimeError):  # finalized by another thread after the loop was closed
-                self._loop.call_soon_threadsafe(self._close_generator, generator)
-
-        sys.set_asyncgen_hooks(add_generator, close_generator)  # until the loop stops
-
-    def _close_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        task = self._loop.create_task(generator.aclose())
-        self._closing_tasks.add(task)
-        task.add_done_callback(self._closing_tasks.discard)
-
-
-class _Threads(concurrent.futures.ThreadPoolExecutor):
-    """Thread pool that keeps the calls which have not ended."""
-
-    def __init__(self) -> None:
-        super().__init__(thread_name_prefix="tidemill-to-thread")
-        self.calls: set[concurrent.futures.Future[Any]] = set()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:  # noqa: ANN401
-        call = super().submit(fn, *args, **kwargs)
-        self.calls.add(call)
-        call.add_done_callback(self.calls.discard)
-        return call
-
-
 def _is_awaitable(value: object) -> TypeGuard[Awaitable[Any]]:
     # Bypasses attribute lookup on the object and its class: both may run code of the function.
     bases = type.__dict__["__mro__"].__get__(type(value))
@@ -363,24 +229,3 @@ def _wrap_coroutine(value: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
         return await value
 
     return value if isinstance(value, CoroutineType) else await_value()
-
-
-def _list_other_tasks() -> set[asyncio.Task[Any]]:
-    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
-
-
-async def _wait_for_other_tasks() -> None:
-    tasks = _list_other_tasks()
-    if tasks:
-        await asyncio.wait(tasks, timeout=CLEANUP_TIMEOUT_SEC)
-
-
-def _close_coroutines(loop: asyncio.AbstractEventLoop) -> None:
-    for _ in range(_MAX_CLOSE_ATTEMPTS):
-        for task in asyncio.all_tasks(loop):
-            with contextlib.suppress(BaseException):  # it may raise anything, exits included
-                task.get_coro().close()
-
-
-def _ignore_error(_loop: asyncio.AbstractEventLoop, _context: dict[str, Any]) -> None:
-    """Log nothing."""
