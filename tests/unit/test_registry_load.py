@@ -11,6 +11,7 @@ import pytest
 
 from tidemill.errors import RegistrationError
 from tidemill.registry import REGISTRY, LoadedPackage, Registry, load, load_package
+from tidemill.testing import perform
 
 GOOD = "from task_registry import task\n\n@task('{0}')\ndef {0}(payload): ...\n"
 
@@ -360,3 +361,16 @@ def test_a_problem_is_bounded(package: Package) -> None:
     [fault] = package.load_all().faults
 
     assert len(fault.problem) <= 500
+
+
+def test_the_hooks_of_a_module_that_fails_surround_nothing(package: Package) -> None:
+    begin = "import sys\nregistry = sys.modules['task_registry']\n"
+    hook = "@registry.task_hook\ndef hook(ctx):\n    raise OSError\n    yield\n"
+    package.write("_hooks", begin + hook + "1 / 0\n")
+    package.write("broken", f"from {package.name} import _hooks")
+    package.write("good", GOOD.format("good"))
+
+    loaded = package.load_all()
+
+    assert [fault.module for fault in loaded.faults] == [f"{package.name}.broken"]
+    assert perform("good", {}, registry=loaded.registry) is None

@@ -24,7 +24,7 @@ from tidemill.errors import (
 from tidemill.explain.reasons import Explanation
 from tidemill.model import Attempt, Backoff, Malformed, RetryPolicy, Task
 from tidemill.policy.retry import PRESETS
-from tidemill.registry import task
+from tidemill.registry import task, task_hook
 from tidemill.requests.tasks import NewTask
 from tidemill.task_functions import TaskContext
 
@@ -54,6 +54,7 @@ __all__ = [
     "UnknownTaskError",
     "__version__",
     "task",
+    "task_hook",
 ]
 
 __version__: Final = "0.1.0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, Final, TypeVar
 
 from tidemill.errors import RegistrationError
+from tidemill.hooks import Hook, call_inside, make_hook
 from tidemill.model import RetryPolicy
 from tidemill.module_faults import Fault, Place, describe_failed_import, find_failed_place, find_place
 from tidemill.policy.failures import COMMON, Kind, Rules
@@ -36,13 +37,19 @@ class TaskType:
     http: bool = False
     isolate: bool = False
     signature: Signature = field(default_factory=Signature)
+    hooks: Sequence[Hook] = field(default=(), repr=False, compare=False)
 
     def call(self, payload: dict[str, Any], ctx: TaskContext) -> Any:  # noqa: ANN401 - the function decides
-        """Call the function and return its result; the result of an ``async def`` has to be awaited.
+        """Call the function inside of the hooks and return its result; that of an ``async def`` has to be awaited.
 
         Raises:
             Fail: The payload does not fit its model; the message repeats no value of it.
         """
+        if self.hooks:
+            return call_inside(self.hooks, lambda: self._call(payload, ctx), ctx)
+        return self._call(payload, ctx)
+
+    def _call(self, payload: dict[str, Any], ctx: TaskContext) -> Any:  # noqa: ANN401 - the function decides
         payload_type = self.signature.payload_type
         argument = payload if payload_type is None else payload_type.validate(payload)
         return self.function(argument, ctx) if self.signature.takes_context else self.function(argument)
@@ -56,6 +63,8 @@ class Registry:
         self._places: dict[str, Place] = {}
         self._refusals: dict[tuple[str, Place, str | None], str] = {}
         self._package: str | None = None
+        self._hooks: list[Hook] = []
+        self._hook_places: list[Place] = []
 
     def task(
         self,
@@ -108,6 +117,7 @@ class Registry:
                     http=require_bool(http, "http", name),
                     isolate=require_bool(isolate, "isolate", name),
                     signature=read_signature(function, name),
+                    hooks=self._hooks,
                 )
                 self._add(task_type, place)
             except RegistrationError as error:
@@ -115,6 +125,38 @@ class Registry:
             return function
 
         return register
+
+    def task_hook(self, function: _F) -> _F:
+        """Register the decorated generator function as a hook around each run; the function itself is not changed.
+
+        ::
+
+            @task_hook
+            def log_runs(ctx):
+                logger.info("%s begins", ctx.name)
+
+        Yield:
+                logger.info("%s has ended well", ctx.name)
+
+        What stands before the ``yield`` runs before the task function, on the same thread and in the same
+        ``contextvars`` context; the rest runs after it. The error of the function is raised at the ``yield``, also
+        `Retry`, `Fail` and `Snooze`. A hook may raise another error in its place. A hook that suppresses it changes
+        nothing. An error of a hook fails the attempt, as an error of the function does. The first registered hook is
+        the outermost one. An ``async def`` is a hook around async functions only, inside of all other hooks.
+
+        Raises:
+            RegistrationError: The function does not yield, or cannot be called as ``hook(ctx)``.
+        """
+        hook, place = make_hook(function), find_place()
+        for index, old in enumerate(self._hooks):
+            # A function may make several hooks, which share one place in the source.
+            is_made = "<locals>" in getattr(find_routine(function), "__qualname__", "")
+            if old.function is function or (not is_made and _may_replace(old.function, function)):
+                self._hooks[index], self._hook_places[index] = hook, place
+                return function
+        self._hooks.append(hook)
+        self._hook_places.append(place)
+        return function
 
     def get(self, name: str) -> TaskType | None:
         """Return the type registered as *name*, or ``None``."""
@@ -141,6 +183,9 @@ class Registry:
             if place.is_gone():
                 self._types.pop(name, None)
                 del self._places[name]
+        kept = [n for n, place in enumerate(self._hook_places) if not place.is_gone()]
+        self._hooks[:] = [self._hooks[n] for n in kept]
+        self._hook_places = [self._hook_places[n] for n in kept]
         self._refusals = {key: problem for key, problem in self._refusals.items() if not key[1].is_gone()}
 
     def find_faults(self, package: str, *, max_timeout: timedelta | None) -> Iterator[Fault]:
@@ -180,6 +225,7 @@ class Registry:
 
 REGISTRY: Final = Registry()
 task = REGISTRY.task
+task_hook = REGISTRY.task_hook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

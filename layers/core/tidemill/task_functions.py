@@ -49,14 +49,16 @@ def _ignore_note(_: str) -> None:
 class TaskContext:
     """Context of a running task function.
 
-    ``attempt`` is 1 for the first run. ``deadline`` is a reading of the real ``time.monotonic``. ``correlation_id`` and
-    ``traceparent`` (W3C Trace Context) come from the request that enqueued the task; pass them on.
+    ``name`` is the name of the task. ``attempt`` is 1 for the first run. ``deadline`` is a reading of the real
+    ``time.monotonic``. ``correlation_id`` and ``traceparent`` (W3C Trace Context) come from the request that enqueued
+    the task; pass them on.
     """
 
     task_id: TaskId
     attempt: int
     is_last_attempt: bool
     deadline: float
+    name: str = ""
     correlation_id: str | None = None
     traceparent: str | None = None
     _cancelled: Event = field(default_factory=Event, repr=False)

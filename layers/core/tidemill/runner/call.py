@@ -12,13 +12,14 @@ from dataclasses import is_dataclass
 from functools import partial
 from itertools import islice
 from types import AsyncGeneratorType, BuiltinFunctionType, CoroutineType, FunctionType, GeneratorType, MethodType
-from typing import Any, Final, TypeGuard, cast
+from typing import Any, Final, cast
 
 from bson.raw_bson import RawBSONDocument
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from tidemill.documents import decode
+from tidemill.hooks import is_awaitable
 from tidemill.model import Failure
 from tidemill.policy.failures import COMMON, Rules, classify, find_snooze_request, truncate_text, type_name
 from tidemill.requests.validation import UnfitError, UnfitTypeError, encode_payload
@@ -177,7 +178,7 @@ class Coroutines:
         """Make *call* and return its value; if the value is awaitable, await it and return that result."""
         context = contextvars.Context()
         value = context.run(call)
-        while _is_awaitable(value):
+        while is_awaitable(value):
             value = self._run_coroutine(_wrap_coroutine(value), context)
         return value
 
@@ -216,12 +217,6 @@ class Coroutines:
                 with self._uninterruptible():
                     loop.close()
                     self._loop = None
-
-
-def _is_awaitable(value: object) -> TypeGuard[Awaitable[Any]]:
-    # Bypasses attribute lookup on the object and its class: both may run code of the function.
-    bases = type.__dict__["__mro__"].__get__(type(value))
-    return any("__await__" in type.__dict__["__dict__"].__get__(base) for base in bases)
 
 
 def _wrap_coroutine(value: Awaitable[Any]) -> Coroutine[Any, Any, Any]:

@@ -134,6 +134,7 @@ def _run_and_answer(run_socket: socket.socket, spec: RunSpec, task_type: TaskTyp
 
     ctx = TaskContext(
         task_id=spec.task_id,
+        name=spec.name,
         attempt=spec.attempt,
         is_last_attempt=spec.is_last_attempt,
         deadline=read_monotonic() + spec.timeout.total_seconds(),

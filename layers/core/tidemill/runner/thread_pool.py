@@ -85,6 +85,7 @@ class ThreadPool:
         notes: deque[str] = deque(maxlen=1)
         ctx = TaskContext(
             task_id=task.id,
+            name=task.name,
             attempt=task.attempts,
             is_last_attempt=is_last_attempt,
             deadline=started + timeout.total_seconds(),

@@ -106,6 +106,7 @@ def perform(
     if is_last_attempt is None:
         is_last_attempt = attempt > (task_type.retry or DEFAULT).max_retries
     ctx = task_context(
+        name=name,
         attempt=attempt,
         is_last_attempt=is_last_attempt,
         cancelled=cancelled,
@@ -138,6 +139,7 @@ def _refuse_in_loop(name: str, value: Any) -> Any:  # noqa: ANN401 - functions r
 
 def task_context(
     *,
+    name: str = "",
     attempt: int = 1,
     is_last_attempt: bool = False,
     cancelled: bool | threading.Event = False,
@@ -155,6 +157,7 @@ def task_context(
         event.set()
     return TaskContext(
         task_id=ObjectId() if task_id is None else task_id,
+        name=name,
         attempt=attempt,
         is_last_attempt=is_last_attempt,
         deadline=read_monotonic() + remaining.total_seconds(),
@@ -292,7 +295,7 @@ class WatchedRegistry(Registry):
         """Return the type registered as *name*, with a function that records its runs."""
         task_type = self._registry.get(name)
         if task_type is not None:
-            return replace(task_type, function=partial(self._call, task_type), signature=Signature())
+            return replace(task_type, function=partial(self._call, task_type), signature=Signature(), hooks=())
         if name not in self.unregistered:
             self.unregistered.append(name)
         return None
