@@ -23,13 +23,24 @@ FUNCTIONS = """
 import contextlib, io, logging, os, sys, threading, time
 from datetime import datetime
 from pymongo import MongoClient
-from tidemill import task
+from tidemill import resource, task
 from tidemill.bootstrap import deployment
 from tidemill.errors import UnavailableError
 from tidemill.handlers import execute
 
 started = threading.Event()
 print("half a line", end="", flush=True)
+
+
+@resource
+def client():
+    yield
+    os.write(2, b"client closed ")
+
+
+@task("uses_a_client")
+def uses_a_client(payload):
+    client()
 
 
 @task("mutters")
@@ -224,6 +235,10 @@ def test_a_function_that_will_not_stop_ends_the_process_inside_the_handler(
     tasks = list(db.tasks.find())
     assert [(task["status"], task["error"]["code"]) for task in tasks] == [("pending", "timeout")] * 2
     assert not any("lease" in task for task in tasks)
+
+
+def test_before_it_ends_the_process_closes_its_resources(container: Container) -> None:
+    assert container.invoke("stubborn", "uses_a_client", timeout_sec=1.0).stderr == "client closed "
 
 
 @pytest.mark.parametrize(("culprit", "error_type"), [("breaks", "RuntimeError"), ("exits", "SystemExit")])

@@ -26,6 +26,7 @@ from tidemill.model import Attempt, Backoff, Malformed, RetryPolicy, Task
 from tidemill.policy.retry import PRESETS
 from tidemill.registry import task, task_hook
 from tidemill.requests.tasks import NewTask
+from tidemill.runner.resources import resource
 from tidemill.task_functions import TaskContext
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "UnavailableError",
     "UnknownTaskError",
     "__version__",
+    "resource",
     "task",
     "task_hook",
 ]

@@ -89,6 +89,46 @@ def test_a_module_that_fails_leaves_the_functions_of_the_others(
     assert "no task function is registered as 'hostile.gone'" in refusal(process_pool, "gone")
 
 
+HOOKED = """
+from tidemill import resource, task, task_hook
+
+def trace(line):
+    with open({trace!r}, "a") as file:
+        print(line, file=file)
+
+@resource
+def pool():
+    yield "pool"
+    trace("pool closed")
+
+@resource
+async def client():
+    yield "client"
+    trace("client closed")
+
+@task_hook
+def hook(ctx):
+    trace(f"{{ctx.name}} begins")
+    yield
+    trace("run ends")
+
+@task("hostile.noop")
+async def noop(payload):
+    return [pool(), await client()]
+"""
+
+
+def test_hooks_and_resources_are_used_and_closed_within_the_child(
+    make_process_pool: MakeProcessPool, package: Package, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace"
+    process_pool = make_process_pool(package(HOOKED.format(trace=str(trace))))
+
+    assert runner(process_pool)("noop") == Returned(["pool", "client"])
+
+    assert trace.read_text().splitlines() == ["hostile.noop begins", "run ends", "client closed", "pool closed"]
+
+
 def test_a_package_that_is_not_there_is_told(make_process_pool: MakeProcessPool) -> None:
     assert "tasks_of_nobody" in refusal(make_process_pool("tasks_of_nobody"))
 

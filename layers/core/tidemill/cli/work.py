@@ -37,6 +37,7 @@ from tidemill.executor.execution import work as run_worker
 from tidemill.executor.lifetime import WORKER_LEASE, WORKER_REMAINING, Worker
 from tidemill.model import LANES, SELECTIONS, Lane, Selection
 from tidemill.requests.tasks import QUEUE_PATTERN
+from tidemill.runner.resources import close_process_resources
 from tidemill.store import counts
 from tidemill.store.connection import open_tasks, translate_errors
 from tidemill.text import did_you_mean
@@ -129,6 +130,7 @@ def work(*, until_empty: bool, package: str | None, **choices: Any) -> None:  # 
         finally:
             if runtime.isolation is not None:
                 runtime.isolation.close()
+            close_process_resources()
         streams.print(_describe_end(report))
     runtime.tasks.database.client.close()
     _leave(report, threads)

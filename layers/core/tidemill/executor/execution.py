@@ -19,6 +19,7 @@ from tidemill.executor.outcomes import OutcomeDecider, Settler
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.executor.scaling import ScaleOut
 from tidemill.model import Lane, Retried, Snoozed, Task
+from tidemill.runner.resources import CLOSE_TIMEOUT_SEC
 from tidemill.runner.results import NotStarted
 from tidemill.runner.thread_pool import ThreadPool
 from tidemill.runner.worker_thread import FinishedRun, RunningTask
@@ -92,7 +93,7 @@ class Execution:
                 self._finish()
             finally:  # also after an exception in it
                 self._arrivals.close()
-                self._pool.close()
+                self._pool.close(wait=max(min(self._seconds_left(), CLOSE_TIMEOUT_SEC), 0.0))
                 self._context.runtime.watch(self._report)
         return self._report
 

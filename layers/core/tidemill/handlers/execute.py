@@ -28,10 +28,14 @@ from tidemill.module_faults import describe_faults
 from tidemill.requests.events import ExecuteRequest
 from tidemill.requests.validation import parse_request
 from tidemill.runner.output import Output
+from tidemill.runner.resources import close_process_resources
 from tidemill.runner.worker_thread import ABANDONED_THREADS
 from tidemill.store.settle import Settlement
 
 RECURSION_LIMIT: Final = sys.getrecursionlimit()
+
+CLOSE_TIMEOUT_SEC: Final = 1.0
+"""Time limit to close resources before the process ends: a part of the time that is kept for the report."""
 
 
 logger = FunctionLogger(
@@ -185,5 +189,6 @@ def _recycle_process(counts: Counts, error: BaseException | None) -> NoReturn:
         else:
             _log(logger.error, "recycled", **aws_logging.error_fields(error))
         sys.stdout.flush()  # log lines are flushed already
+        close_process_resources(timeout_sec=CLOSE_TIMEOUT_SEC)
     finally:
         os._exit(1)

@@ -194,6 +194,11 @@ class Coroutines:
         if self._loop is not None:
             self._loop.wake()
 
+    def close_resources(self) -> None:
+        """Close the resources that are open on the loop, which stays."""
+        if self._loop is not None:
+            self._loop.close_resources()
+
     def close(self) -> None:
         """Close the loop. If the last call was abandoned, wait for its calls on threads."""
         if self._loop is not None:

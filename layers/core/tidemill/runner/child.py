@@ -31,6 +31,7 @@ from tidemill.runner.process_protocol import (
     encode_note,
     send_message,
 )
+from tidemill.runner.resources import close_process_resources
 from tidemill.task_functions import TaskContext
 
 _SET_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
@@ -146,6 +147,9 @@ def _run_and_answer(run_socket: socket.socket, spec: RunSpec, task_type: TaskTyp
     send_message(run_socket, {"begun": True})
     coroutines = Coroutines()  # never closed: calls left on threads end with the process
     result = run_function(lambda: coroutines.run_to_end(lambda: task_type.call(spec.payload, ctx)), task_type.rules)
+    if may_send():  # before the answer, after which this process is killed
+        coroutines.close_resources()
+        close_process_resources()
     if may_send():
         flush_output()
         with sending:

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from tidemill.clock import read_monotonic
+from tidemill.runner.resources import close_loop_resources, is_opening, list_kept_tasks
 
 CLEANUP_TIMEOUT_SEC: Final = 0.5
 """Time limit of each step of `EventLoop.clear`: cancelled tasks, closing generators, and tasks that both started."""
@@ -83,19 +84,25 @@ class EventLoop:
         that take longer are closed as they are. Calls on threads cannot be ended.
         """
         self._task = None
-        tasks = asyncio.all_tasks(self._loop) - self._closing_tasks
+        tasks = self._list_tasks() - self._closing_tasks
         if tasks or self._had_generators:
             with contextlib.suppress(BaseException):  # the tasks may raise anything, exits included
                 self._loop.run_until_complete(self._cancel_tasks(tasks))
-            _close_coroutines(self._loop)
+            self._close_coroutines()
             self._had_generators = False
-        return not (asyncio.all_tasks(self._loop) or self._threads.calls)
+        return not (self._list_tasks() or self._threads.calls)
 
     def close(self) -> None:
-        """Release the system resources of the loop; calls on threads go on."""
+        """Close what is open on the loop, and release its system resources; calls on threads go on."""
+        self.close_resources()
         self._threads.shutdown(wait=False, cancel_futures=True)
         with contextlib.suppress(RuntimeError):  # an interrupted loop may still count as running
             self._loop.close()
+
+    def close_resources(self) -> None:
+        """Close the resources that are open on the loop."""
+        with contextlib.suppress(BaseException):  # code of the user, or an interruption
+            close_loop_resources(self._loop)
 
     def join(self) -> None:
         """Wait for calls on threads."""
@@ -104,17 +111,34 @@ class EventLoop:
     async def _cancel_tasks(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
         for task in tasks:
             task.cancel()
-        await _wait_for_other_tasks()
+        await self._wait_for_other_tasks()
         if self._generators:
             for generator in tuple(self._generators):
                 self._close_generator(generator)
-            await _wait_for_other_tasks()
-        for task in _list_other_tasks():
+            await self._wait_for_other_tasks()
+        for task in self._list_tasks() - {asyncio.current_task()}:
             task.cancel()
-        await _wait_for_other_tasks()
+        await self._wait_for_other_tasks()
+
+    async def _wait_for_other_tasks(self) -> None:
+        tasks = self._list_tasks() - {asyncio.current_task()}
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLEANUP_TIMEOUT_SEC)
+
+    def _close_coroutines(self) -> None:
+        for _ in range(_MAX_CLOSE_ATTEMPTS):
+            for task in self._list_tasks():
+                with contextlib.suppress(BaseException):  # it may raise anything, exits included
+                    task.get_coro().close()
+
+    def _list_tasks(self) -> set[asyncio.Task[Any]]:
+        """Return the tasks on the loop that a run has left, without those of open resources."""
+        return asyncio.all_tasks(self._loop) - list_kept_tasks(self._loop)
 
     def _watch_generators(self) -> None:
         def add_generator(generator: AsyncGenerator[Any, Any]) -> None:
+            if is_opening():  # it belongs to a resource
+                return
             self._had_generators = True
             self._generators.add(generator)
 
@@ -142,23 +166,6 @@ class _Threads(concurrent.futures.ThreadPoolExecutor):
         self.calls.add(call)
         call.add_done_callback(self.calls.discard)
         return call
-
-
-def _list_other_tasks() -> set[asyncio.Task[Any]]:
-    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
-
-
-async def _wait_for_other_tasks() -> None:
-    tasks = _list_other_tasks()
-    if tasks:
-        await asyncio.wait(tasks, timeout=CLEANUP_TIMEOUT_SEC)
-
-
-def _close_coroutines(loop: asyncio.AbstractEventLoop) -> None:
-    for _ in range(_MAX_CLOSE_ATTEMPTS):
-        for task in asyncio.all_tasks(loop):
-            with contextlib.suppress(BaseException):  # it may raise anything, exits included
-                task.get_coro().close()
 
 
 def _ignore_error(_loop: asyncio.AbstractEventLoop, _context: dict[str, Any]) -> None:

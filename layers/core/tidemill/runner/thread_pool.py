@@ -21,6 +21,7 @@ from tidemill.model import Task, TaskId
 from tidemill.registry import TaskType
 from tidemill.runner.call import Coroutines, run_function
 from tidemill.runner.process_protocol import IsolatedRunner, RunSpec
+from tidemill.runner.resources import has_loop_resources
 from tidemill.runner.results import NotStarted, RunResult
 from tidemill.runner.worker_thread import ABANDONED_THREADS, FinishedRun, RunningTask, WorkerThread
 from tidemill.task_functions import TaskContext
@@ -167,12 +168,18 @@ class ThreadPool:
         """Return the ids of the tasks whose functions run on abandoned threads of this process."""
         return ABANDONED_THREADS.task_ids()
 
-    def close(self) -> None:
-        """Let every thread exit once its function has ended. Running functions are not waited for."""
+    def close(self, *, wait: float = 0.0) -> None:
+        """Let every thread exit once its function has ended. Running functions are not waited for.
+
+        If resources are open on event loops, the other threads have *wait* seconds to close theirs.
+        """
         for worker in [*self._idle, *self._busy.values()]:
             worker.stop()
         for running, worker in self._busy.items():
             ABANDONED_THREADS.add(worker.thread, running.task.id)
+        until = read_monotonic() + wait
+        for worker in self._idle if has_loop_resources() else ():
+            worker.thread.join(max(until - read_monotonic(), 0))
         self._idle.clear()
 
     def _get_worker(self) -> WorkerThread | None:
