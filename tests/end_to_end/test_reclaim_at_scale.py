@@ -20,8 +20,9 @@ from tests.fixtures import ManualClock
 from tests.keepers import a_keeper, lost, reclaimed
 from tidemill.model import RetryPolicy, Task
 from tidemill.policy.retry import DEFAULT
-from tidemill.reclaim import BATCH_SIZE, GAUGES, reclaim
+from tidemill.reclaim import BATCH_SIZE, reclaim
 from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.counts import GAUGES
 from tidemill.testing import Mongod
 
 MANY = 10_000

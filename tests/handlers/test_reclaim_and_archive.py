@@ -16,7 +16,8 @@ from tests.handlers.test_enqueue_direct import SCHEDULED
 from tests.handlers.test_enqueue_events import ALB, V2
 from tidemill import InvalidRequestError, UnavailableError
 from tidemill.dead_letters.archive import Report
-from tidemill.reclaim import GAUGES, NAMES
+from tidemill.reclaim import NAMES
+from tidemill.store.counts import GAUGES
 from tidemill.testing import FakeContext
 
 EMPTY: dict[str, dict[str, Any]] = {

@@ -152,6 +152,15 @@ def find_missing(db: Database[Any]) -> tuple[Index, ...]:
     return tuple(index for index in INDEXES if not _is_there(index, made))
 
 
+def read_task_retention(db: Database[Any]) -> timedelta:
+    """Return the time for which MongoDB keeps done tasks in *db*, whatever the settings of this process say.
+
+    Without the index that removes them it is the longest time there is.
+    """
+    seconds = db[TASKS].index_information().get(RETENTION, {}).get("expireAfterSeconds")
+    return timedelta(seconds=seconds) if isinstance(seconds, int) else timedelta.max
+
+
 def maintain(db: Database[Any], *, retention: Retention) -> tuple[Index, ...]:
     """Make the missing indexes of small collections; return those of large collections, left for `create`."""
     lacking = find_missing(db)

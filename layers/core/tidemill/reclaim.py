@@ -18,8 +18,8 @@ from bson.raw_bson import RawBSONDocument
 from tidemill.clock import Clock, read_monotonic
 from tidemill.control import semaphores
 from tidemill.control.queues import PressureMonitor
-from tidemill.documents import DEAD_LETTERS, complete, decode, missing_fields
-from tidemill.errors import CredentialsError, MissingIndexError, TidemillError
+from tidemill.documents import complete, decode, missing_fields
+from tidemill.errors import CredentialsError, TidemillError
 from tidemill.model import (
     OUTCOME_NAMES,
     Cancelled,
@@ -37,7 +37,7 @@ from tidemill.policy.retry import DEFAULT, decide_after_loss
 from tidemill.policy.scheduling import fail_malformed
 from tidemill.store import adoption, counts, recovery, settle
 from tidemill.store.adoption import Adoption, State
-from tidemill.store.connection import Tasks, limit_time, open_tasks
+from tidemill.store.connection import Tasks, limit_time
 from tidemill.store.settle import Settlement
 from tidemill.store.stats import StatsRecorder
 
@@ -51,13 +51,6 @@ NAMES: Final = (
     "lost_race",  # settled by another process first
     "write_rejected",  # writes that MongoDB rejects
     "errors",  # steps that failed
-)
-
-GAUGES: Final = (
-    "due_fresh",  # due tasks in the lane fresh, over all queues, paused ones too; 10,000 means at least 10,000
-    "due_retry",  # the same for the lane retry
-    "oldest_due_sec",  # seconds since the oldest of them became due; 0 without any
-    "dead_letters",  # dead letters, redriven or not; 10,000 means at least 10,000
 )
 
 BATCH_SIZE: Final = 500
@@ -82,8 +75,9 @@ class ReclaimContext:
 
     ``policy`` resolves a task's retry policy without importing its function. ``options`` returns a queue's options.
     ``observe`` is called for each attempt that was taken back; it must not raise. ``adopt_as`` is the name of the task
-    type under which documents without a name are adopted. ``batch_timeout_sec`` bounds one batch, and
-    ``batch_timeout_after_error_sec`` one batch after an error.
+    type under which documents without a name are adopted. ``observe_error`` is called for each step that failed; it
+    must not raise. ``loss_delay_share`` is the share of the longest delay after a first loss that is used.
+    ``batch_timeout_sec`` bounds one batch, and ``batch_timeout_after_error_sec`` one batch after an error.
     """
 
     tasks: Tasks
@@ -92,10 +86,21 @@ class ReclaimContext:
     options: Callable[[str], QueueOptions]
     adopt_as: str | None = None
     observe: Callable[[Settlement], None] = lambda _: None
+    observe_error: Callable[[TidemillError], None] = lambda _: None
+    loss_delay_share: float = 1.0
     rng: random.Random = field(default_factory=random.Random)
     monotonic: Callable[[], float] = read_monotonic
     batch_timeout_sec: float = BATCH_TIMEOUT_SEC
     batch_timeout_after_error_sec: float = BATCH_TIMEOUT_AFTER_ERROR_SEC
+
+
+def reclaim_expired(reclaim_context: ReclaimContext, *, until: float) -> dict[str, int]:
+    """Take back the tasks whose lease has expired, and fail the expired tasks, until done or *until*. Nothing else.
+
+    Documents that no task can be read from stay as they are, so that a process without the settings of the deployment
+    may call it. It stops, repeats and overlaps as `reclaim` does. Returns the counts of `NAMES`.
+    """
+    return _Run(reclaim_context, until=until).reclaim_expired()
 
 
 def reclaim(reclaim_context: ReclaimContext, *, until: float, dead_owner: str | None = None) -> dict[str, int]:
@@ -103,7 +108,7 @@ def reclaim(reclaim_context: ReclaimContext, *, until: float, dead_owner: str | 
 
     Every step may stop, repeat and overlap with another run. The tasks and permits of *dead_owner* are taken back now,
     before their leases expire. A step that fails is counted and not repeated; the other steps still run.
-    Returns the counts of `NAMES`, and the `GAUGES` if they could be measured.
+    Returns the counts of `NAMES`, and those of `tidemill.store.counts.GAUGES` if they could be measured.
 
     Raises:
         TidemillError: No step succeeded. A CredentialsError is raised at once.
@@ -142,6 +147,13 @@ class _Run:
             raise self._first_error
         return {name: self._report[name] for name in NAMES} | self._gauges
 
+    def reclaim_expired(self) -> dict[str, int]:
+        lost = LostTasks(self._context, self._report, quarantines=False)
+        for step in (lost.reclaim_expired, PendingSweep(self._context, self._report).expire):
+            self._process_batches(step)
+        self._try_once(lambda: lost.statistics.write(now=self._context.clock.now()))
+        return {name: self._report[name] for name in NAMES}
+
     def _process_batches(self, step: Callable[[], bool]) -> bool:
         """Call *step* until it returns that nothing is left. Return false if it failed or the time is up."""
         while self._context.monotonic() < self._until_work:
@@ -166,22 +178,14 @@ class _Run:
             self._record_error(error)
 
     def _measure(self) -> None:
-        """Measure the `GAUGES`: three commands if nothing is due, else five with up to a hundred queues."""
-        tasks, now = self._context.tasks, self._context.clock.now()
-        fresh, retry = (counts.count_due_anywhere(tasks, lane, now=now) for lane in ("fresh", "retry"))
-        oldest = counts.find_oldest_due(tasks, now=now) if fresh or retry else None
-        self._gauges = {
-            "due_fresh": fresh,
-            "due_retry": retry,
-            "oldest_due_sec": 0 if oldest is None else int((now - oldest).total_seconds()),
-            "dead_letters": counts.count_dead_letters(open_tasks(tasks.database, DEAD_LETTERS)),
-        }
+        self._gauges = counts.measure_gauges(self._context.tasks, now=self._context.clock.now())
         self._has_succeeded = True
 
     def _record_error(self, error: TidemillError) -> None:
         if isinstance(error, CredentialsError) and not self._has_succeeded:
             raise error  # every other step would wait and fail with the same credentials
         self._report["errors"] += 1
+        self._context.observe_error(error)
         self._first_error = self._first_error or error
 
     def _operation_timeout(self, until: float) -> float:
@@ -193,12 +197,14 @@ class _Run:
 class LostTasks:
     """Takes back the tasks of lost workers. Each method processes one batch and returns whether more may be left.
 
-    A task that could not be taken back is skipped by later batches, so that it cannot block other tasks.
+    A task that could not be taken back is skipped by later batches, so that it cannot block other tasks. Malformed
+    documents are skipped, too, unless it *quarantines* them.
     """
 
-    def __init__(self, reclaim_context: ReclaimContext, report: Counter[str]) -> None:
+    def __init__(self, reclaim_context: ReclaimContext, report: Counter[str], *, quarantines: bool = True) -> None:
         self._context = reclaim_context
         self._report = report
+        self._quarantines = quarantines
         self._loads = PressureMonitor(
             reclaim_context.tasks, reclaim_context.options, monotonic=reclaim_context.monotonic
         )
@@ -230,7 +236,8 @@ class LostTasks:
         if not found:
             return False
         now = self._context.clock.now()
-        recovery.remove_broken_leases(self._context.tasks, [task.id for task in found if task.lease is None])
+        broken = [task.id for task in found if task.lease is None and self._quarantines]
+        recovery.remove_broken_leases(self._context.tasks, broken)
         reclaimer = f"reclaim-{uuid.uuid4().hex}"
         decided = [(task, self._decide_settlement(task, now=now)) for task in self._limit_time(found)]
         lost = [replace(settlement, reclaimer=reclaimer) for _, settlement in decided if settlement is not None]
@@ -255,7 +262,9 @@ class LostTasks:
                 return
 
     def _decide_settlement(self, task: Task | Malformed, *, now: datetime) -> Settlement | None:
-        """Return the settlement of the lost *task*, or ``None`` if its retry policy cannot be read now."""
+        """Return the settlement of the lost *task*; ``None`` to skip it, if its retry policy cannot be read now."""
+        if not self._quarantines and (isinstance(task, Malformed) or task.lease is None):
+            return None
         if isinstance(task, Malformed):
             return Settlement(task=task, outcome=fail_malformed(task))
         outcome = self._decide_outcome(task, now=now)
@@ -270,7 +279,7 @@ class LostTasks:
         if task.cancel_requested_at is not None:
             return Cancelled()
         if task.crashes == 0:  # the first loss follows no policy: neither the type nor the load is read
-            return decide_after_loss(task, DEFAULT, now=now, draw=draw)
+            return decide_after_loss(task, DEFAULT, now=now, draw=draw * self._context.loss_delay_share)
         policy = self._resolve_policy(task)
         if policy is None:
             return None
@@ -314,7 +323,7 @@ class PendingSweep:
     def adopt(self) -> bool:
         """Complete unclaimable documents if their missing fields can be derived; quarantine the rest unchanged."""
         now = self._context.clock.now()
-        found = self._find_unclaimable()
+        found = recovery.find_unclaimable(self._context.tasks, limit=BATCH_SIZE, excluded_ids=self._skipped_ids)
         verdicts = [
             (decode(raw)["_id"], missing_fields(raw, now=now, adopt_as=self._context.adopt_as)) for raw in found
         ]
@@ -327,16 +336,6 @@ class PendingSweep:
         ids = [task_id for task_id, _ in verdicts]
         changed, refused = quarantined.changed + adopted.changed, quarantined.refused + adopted.refused
         return self._record_tries(ids, changed=changed, refused=refused)
-
-    def _find_unclaimable(self) -> list[RawBSONDocument]:
-        tasks, skipped_ids = self._context.tasks, self._skipped_ids
-        try:
-            return recovery.find_unclaimable(tasks, limit=BATCH_SIZE, excluded_ids=skipped_ids)
-        except MissingIndexError:
-            found = recovery.find_unindexable(tasks, limit=BATCH_SIZE, excluded_ids=skipped_ids)
-            if not found:
-                raise
-            return found  # without these documents the index can be built
 
     def _record_tries(self, ids: Sequence[TaskId], *, changed: int, refused: int) -> bool:
         self._report["write_rejected"] += refused

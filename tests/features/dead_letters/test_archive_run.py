@@ -146,3 +146,34 @@ def test_a_letter_that_mongodb_refuses_to_change_keeps_no_other_from_its_expiry(
 
     expiring = [one["_id"]["task"] for one in all_of(dead) if one.get("retain_from")]
     assert expiring == ([n for n in every if n != 1] if expire else [1])
+
+
+def test_without_the_settings_of_the_deployment_it_moves_and_changes_no_mark(
+    archives: ArchiveContext, now: datetime
+) -> None:
+    bury(archives.dead, [letter(now - DAY)])
+    before = all_of(archives.dead)
+    add(archives.tasks, [failed(now)])
+
+    report = run(replace(archives, only_moves=True, expire_unexported=True))
+
+    found = all_of(archives.dead)
+    assert report == Report(moved=1)
+    assert [old for old in found if old in before] == before
+    assert not any("retain_from" in new or "archived_at" in new for new in found)
+
+
+@pytest.mark.parametrize(("kept", "returned"), [(2 * DAY, 1), (MINUTE, 0)])
+def test_the_retention_of_the_database_decides_whether_a_redrive_is_completed(
+    archives: ArchiveContext, clock: ManualClock, now: datetime, kept: timedelta, returned: int
+) -> None:
+    index = {"name": "retention", "expireAfterSeconds": int(kept.total_seconds())}
+    archives.tasks.database.command("collMod", "tasks", index=index)
+    bury(archives.dead, [letter(now, redrive_started_at=now, redrive_due_at=now, redrive_token="t", redriven_at=None)])
+    clock.move(DAY)
+
+    report = run(replace(archives, only_moves=True, task_retention=None))
+
+    assert report == Report(redriven=returned)
+    assert archives.tasks.count_documents({"status": "pending"}) == returned
+    assert not any("redrive_started_at" in found for found in all_of(archives.dead))

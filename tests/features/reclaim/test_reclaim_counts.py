@@ -12,9 +12,9 @@ from tests.builders import MINUTE, add, document
 from tests.commands import Commands
 from tests.fixtures import ManualClock
 from tests.keepers import a_keeper, lost, reclaimed
-from tidemill.reclaim import GAUGES, reclaim
+from tidemill.reclaim import reclaim
 from tidemill.store.connection import Tasks, open_tasks
-from tidemill.store.counts import COUNT_LIMIT, QUEUES_PER_COMMAND
+from tidemill.store.counts import COUNT_LIMIT, GAUGES, QUEUES_PER_COMMAND
 from tidemill.testing import Mongod
 
 

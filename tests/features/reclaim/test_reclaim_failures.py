@@ -20,9 +20,10 @@ from tidemill.control.semaphores import PermitOwner, acquire
 from tidemill.control.task_types import Directory, resolve_task_policy
 from tidemill.model import RetryPolicy, Task
 from tidemill.policy.retry import DEFAULT
-from tidemill.reclaim import BATCH_SIZE, GAUGES, reclaim
+from tidemill.reclaim import BATCH_SIZE, reclaim
 from tidemill.store import claims
 from tidemill.store.connection import Tasks, open_tasks
+from tidemill.store.counts import GAUGES
 from tidemill.testing import Mongod
 
 INTERRUPTED = 11601

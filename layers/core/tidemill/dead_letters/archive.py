@@ -35,7 +35,7 @@ from tidemill.dead_letters.redrive import RedriveContext, complete
 from tidemill.documents import DEAD_LETTERS, decode_shallow, encode_fields
 from tidemill.errors import CredentialsError, TidemillError, UnavailableError
 from tidemill.store.adoption import UNADOPTED_FAILURE
-from tidemill.store.connection import Tasks, limit_time, run_server_command, translate_errors
+from tidemill.store.connection import Tasks, is_reachable, translate_errors
 from tidemill.store.counts import COUNT_LIMIT
 from tidemill.store.paging import byte_batches
 from tidemill.store.writes import DUPLICATE_KEY_CODE, insert_each, write_each
@@ -48,18 +48,20 @@ class ArchiveContext:
     """Collaborators and options of an archive run.
 
     Attributes:
-        task_retention: How long done tasks are kept.
+        task_retention: How long done tasks are kept; ``None`` reads it from their index.
         put: Stores an object; ``None`` without a bucket.
         expire_unexported: Dead letters may expire although they were never exported.
+        only_moves: Leave out the steps that change marks of dead letters: retention and export.
         batch_size: Maximum number of failed tasks to move at once.
     """
 
     tasks: Tasks
     dead: Tasks
     clock: Clock
-    task_retention: timedelta
+    task_retention: timedelta | None
     put: PutObject | None = None
     expire_unexported: bool = False
+    only_moves: bool = False
     batch_size: int = BATCH
 
 
@@ -105,24 +107,25 @@ class ArchiveError(TidemillError):
 
 
 Monotonic: TypeAlias = Callable[[], float]
-_PING_TIMEOUT_SEC: Final = 1.0
 
 
 def archive(on: ArchiveContext, *, until: float, monotonic: Monotonic = time.monotonic) -> Report:
     """Complete redrives, move failed tasks, update retention and export, until *until* (monotonic).
 
-    Every step may stop anywhere; the next run completes it. Two runs at once are safe.
+    With ``on.only_moves`` it completes redrives and moves failed tasks, and nothing else. Every step may stop anywhere;
+    the next run completes it. Two runs at once are safe.
 
     Raises:
         ArchiveError: A step failed. The others ran, unless MongoDB was unreachable or refused the credentials.
     """
     report, errors = Report(), list[TidemillError]()
-    for step in (_complete_redrives, _move_failed, _update_retention, _export):
+    steps = (_complete_redrives, _move_failed, _update_retention, _export)
+    for step in steps[:2] if on.only_moves else steps:
         try:
             report = step(on, report, until, monotonic)
         except TidemillError as error:
             errors.append(error)
-            is_unreachable = isinstance(error, UnavailableError) and not _is_mongodb_reachable(on.tasks)
+            is_unreachable = isinstance(error, UnavailableError) and not is_reachable(on.tasks.database)
             if is_unreachable or isinstance(error, CredentialsError):
                 break  # the remaining steps would only wait for MongoDB, too
     if errors:
@@ -130,18 +133,11 @@ def archive(on: ArchiveContext, *, until: float, monotonic: Monotonic = time.mon
     return report
 
 
-def _is_mongodb_reachable(tasks: Tasks) -> bool:
-    try:
-        with translate_errors(), limit_time(_PING_TIMEOUT_SEC):
-            run_server_command(tasks.database, "ping")
-    except TidemillError:
-        return False
-    return True
-
-
 def _complete_redrives(on: ArchiveContext, report: Report, until: float, monotonic: Monotonic) -> Report:
     context = RedriveContext(tasks=on.tasks, dead=on.dead, clock=on.clock)
-    redriven = complete(context, until=until, monotonic=monotonic, task_retention=on.task_retention)
+    with translate_errors():
+        retention = on.task_retention or indexes.read_task_retention(on.tasks.database)
+    redriven = complete(context, until=until, monotonic=monotonic, task_retention=retention)
     return replace(report, redriven=redriven)
 
 

@@ -46,6 +46,7 @@ Tasks: TypeAlias = Collection[Any]
 """Collection of tasks. Reads return ``RawBSONDocument``; writes take these or plain dictionaries."""
 
 MIN_TIMEOUT_SEC = 0.05
+_PING_TIMEOUT_SEC: Final = 1.0
 
 _UNKNOWN_NAME: Final = "the name of the host is not known"
 _REASONS: Final = (
@@ -188,6 +189,16 @@ def run_server_command(db: Database[Any], question: str, *, session: ClientSessi
         raise
     except AutoReconnect:
         return dict(db.client.admin.command(question, session=session))
+
+
+def is_reachable(db: Database[Any]) -> bool:
+    """Return whether the server of *db* answers within a second."""
+    try:
+        with translate_errors(), limit_time(_PING_TIMEOUT_SEC):
+            run_server_command(db, "ping")
+    except TidemillError:
+        return False
+    return True
 
 
 @contextmanager

@@ -12,11 +12,19 @@ from tidemill import indexes
 from tidemill.documents import DEAD_LETTERS, decode, is_text, read_task
 from tidemill.model import EARLIEST, LANES, Lane, Malformed, Status, Task
 from tidemill.policy.scheduling import Lanes
-from tidemill.store.connection import Tasks, translate_errors
+from tidemill.store.connection import Tasks, open_tasks, translate_errors
 from tidemill.store.scan import list_queues
 
 COUNT_LIMIT: Final = 10_000
 """Limit of a count. A count of one more stands for any larger number."""
+
+GAUGES: Final = (
+    "due_fresh",  # due tasks in the lane fresh, over all queues, paused ones too; 10,000 means at least 10,000
+    "due_retry",  # the same for the lane retry
+    "oldest_due_sec",  # seconds since the oldest of them became due; 0 without any
+    "dead_letters",  # dead letters, redriven or not; 10,000 means at least 10,000
+)
+"""Names of what `measure_gauges` measures."""
 
 QUEUES_PER_COMMAND: Final = 100
 """Queues read by one command."""
@@ -84,6 +92,18 @@ def count_ahead(
     ]
     groups = _aggregate(tasks, stages)
     return {lane: sum(group["n"] for group in groups if group["_id"] == lane) for lane in LANES}
+
+
+def measure_gauges(tasks: Tasks, *, now: datetime) -> dict[str, int]:
+    """Return the `GAUGES`, by three commands if nothing is due, else five with up to a hundred queues."""
+    fresh, retry = (count_due_anywhere(tasks, lane, now=now) for lane in LANES)
+    oldest = find_oldest_due(tasks, now=now) if fresh or retry else None
+    return {
+        "due_fresh": fresh,
+        "due_retry": retry,
+        "oldest_due_sec": 0 if oldest is None else int((now - oldest).total_seconds()),
+        "dead_letters": count_dead_letters(open_tasks(tasks.database, DEAD_LETTERS)),
+    }
 
 
 def count_due_anywhere(tasks: Tasks, lane: Lane, *, now: datetime, limit: int = COUNT_LIMIT) -> int:

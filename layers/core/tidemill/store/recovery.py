@@ -15,6 +15,7 @@ from pymongo import UpdateOne
 
 from tidemill import indexes
 from tidemill.documents import build_adoption_filter, decode, error_document, is_text, read_task
+from tidemill.errors import MissingIndexError
 from tidemill.model import LANES, Malformed, Reason, Task, TaskId
 from tidemill.policy.scheduling import EXPIRED
 from tidemill.store.claims import COUNTABLE_ATTEMPTS
@@ -102,8 +103,22 @@ def find_unclaimable(tasks: Tasks, *, limit: int, excluded_ids: Sequence[TaskId]
     """Return pending documents that no claim finds: without a queue, without a lane, or never due.
 
     Ids in *excluded_ids* are left out, and payloads as `WITHOUT_PAYLOAD` describes. It takes at most six commands for
-    any number of queues.
+    any number of queues. If the claim index is missing, the documents are returned that it cannot hold: without them
+    it can be built.
+
+    Raises:
+        MissingIndexError: The claim index is missing for another reason.
     """
+    try:
+        return _find_unclaimable(tasks, limit=limit, excluded_ids=excluded_ids)
+    except MissingIndexError:
+        found = find_unindexable(tasks, limit=limit, excluded_ids=excluded_ids)
+        if not found:
+            raise
+        return found
+
+
+def _find_unclaimable(tasks: Tasks, *, limit: int, excluded_ids: Sequence[TaskId]) -> list[RawBSONDocument]:
     found: list[RawBSONDocument] = []
     for where in _build_unclaimable_filters(list_queues(tasks)):
         left = limit - len(found)
