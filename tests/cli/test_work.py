@@ -10,7 +10,7 @@ from pymongo.database import Database
 
 from tests.cli.conftest import CommandLine
 from tidemill import UnavailableError
-from tidemill.cli.work import _leave, _require_indexes
+from tidemill.cli.work import leave, require_indexes
 from tidemill.executor.context import Report
 
 
@@ -42,16 +42,16 @@ def test_a_database_without_its_indexes_is_told_how_to_get_them(operator: Comman
 def test_a_worker_needs_no_index_that_is_there_for_removing(db: Database[Any]) -> None:
     db["tasks"].drop_index("retention")
 
-    _require_indexes(db)
+    require_indexes(db)
 
 
 def test_outcomes_that_were_not_confirmed_are_a_failure() -> None:
     report = Report()
-    _leave(report, threading.enumerate())  # with nothing to complain of
+    leave(report, threading.enumerate())  # with nothing to complain of
 
     report["unknown"] = 3
     with pytest.raises(UnavailableError, match="MongoDB did not confirm the outcome of 3 tasks"):
-        _leave(report, threading.enumerate())
+        leave(report, threading.enumerate())
 
 
 def test_a_server_that_is_not_there_is_told_without_its_address(

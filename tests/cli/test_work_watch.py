@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.unit.make import eventually
-from tidemill.cli.work import Watch
+from tidemill.cli.work_watch import Watch
 from tidemill.errors import MissingIndexError, UnavailableError
 from tidemill.executor.lifetime import Worker
 

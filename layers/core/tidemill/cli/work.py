@@ -1,25 +1,17 @@
-"""``tidemill work``: a worker, which is an executor in a process of its own that runs until it is stopped.
-
-`Watch` stops the worker on signals and reports its errors.
-"""
+"""``tidemill work``: a worker, which is an executor in a process of its own that runs until it is stopped."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
-import signal
-import socket
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from io import TextIOWrapper
 from pathlib import Path
-from threading import Event
-from types import FrameType
-from typing import Any, Final, NoReturn, Self, TextIO
+from typing import Any, Final, NoReturn
 
 import click
 from click import option
@@ -28,10 +20,12 @@ from pymongo.database import Database
 from tidemill import indexes
 from tidemill.bootstrap import deployment
 from tidemill.cli.commands import Command, parse_setting, parse_text
-from tidemill.cli.output import OutputError, print_text, warn
+from tidemill.cli.output import warn
+from tidemill.cli.work_log import OwnStreams, discard_stdout
+from tidemill.cli.work_watch import Watch
 from tidemill.control import queues, task_types
 from tidemill.documents import TASKS
-from tidemill.errors import MissingIndexError, TidemillError, UnavailableError
+from tidemill.errors import MissingIndexError, UnavailableError
 from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.execution import work as run_worker
 from tidemill.executor.lifetime import WORKER_LEASE, WORKER_REMAINING, Worker
@@ -42,17 +36,10 @@ from tidemill.store import counts
 from tidemill.store.connection import open_tasks, translate_errors
 from tidemill.text import did_you_mean
 
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-ERROR_POLL_SEC: Final = 0.25
-"""Time between two looks at the worker's errors while no signal comes."""
-
 _UNUSED_INDEXES: Final = frozenset({indexes.KEY, indexes.FAILED})
 """Indexes of tasks that a worker does not need."""
 
 _WITHOUT_THEM: Final = "enqueues with an idempotency key or the archive may fail"
-
-_MAX_READ_BYTES: Final = 64
-"""Signal numbers read at once, one byte each."""
 
 _SIGNAL_STATUS_BASE: Final = 128
 """Added to the number of a signal it gives the exit status, as in a shell."""
@@ -100,7 +87,7 @@ def work(*, until_empty: bool, package: str | None, **choices: Any) -> None:  # 
     """Run a worker until a signal stops it, or until no task is due."""
     threads = threading.enumerate()
     if sys.stdout is None:
-        _discard_stdout()  # otherwise a connection gets the descriptor that is stdout in every child
+        discard_stdout()  # otherwise a connection gets the descriptor that is stdout in every child
     stop = threading.Event()
     worker = Worker(stop, stays=not until_empty)
     with (
@@ -116,7 +103,7 @@ def work(*, until_empty: bool, package: str | None, **choices: Any) -> None:  # 
         package = package or deployment().settings.task_package
         runtime = deployment().make_worker_runtime(package)
         options = _build_options(**choices)
-        warning = _require_indexes(runtime.tasks.database)
+        warning = require_indexes(runtime.tasks.database)
         if warning is not None:
             streams.warn(warning)
         for queue in options.queues:
@@ -133,7 +120,7 @@ def work(*, until_empty: bool, package: str | None, **choices: Any) -> None:  # 
             close_process_resources()
         streams.print(_describe_end(report))
     runtime.tasks.database.client.close()
-    _leave(report, threads)
+    leave(report, threads)
 
 
 def _build_options(
@@ -151,7 +138,7 @@ def _build_options(
     )
 
 
-def _require_indexes(db: Database[Any]) -> str | None:
+def require_indexes(db: Database[Any]) -> str | None:
     """Return a warning if an index is missing that only others need.
 
     Raises:
@@ -200,12 +187,7 @@ def _describe_end(report: Report) -> str:
     return f"stopped: {counts}" if counts else "stopped: there was nothing to do"
 
 
-def _discard_stdout() -> None:
-    """Redirect stdout to the null device, also for task functions."""
-    sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - stays open until the end
-
-
-def _leave(report: Report, threads: Sequence[threading.Thread]) -> None:
+def leave(report: Report, threads: Sequence[threading.Thread]) -> None:
     """Return, or end the process at once if a function left threads that would block or disturb its end.
 
     Raises:
@@ -233,164 +215,3 @@ def _exit_at_once(number: int, streams: OwnStreams, *, has_begun: bool) -> NoRet
     # Isolated functions end with this process. If they ended earlier, they would be settled as crashed.
     streams.warn(f"exited at once: reclaim returns the running tasks within {WORKER_LEASE.total_seconds():g} s")
     os._exit(_SIGNAL_STATUS_BASE + number)
-
-
-class OwnStreams:
-    """Context in which the worker prints to copies of stdout and stderr: task functions may close or replace theirs.
-
-    What functions print is written line by line, also to a file or a pipe. At the end the copies take the place of
-    ``sys.stdout`` and ``sys.stderr``.
-    """
-
-    def __enter__(self) -> Self:
-        self._given = (sys.stdout, sys.stderr)
-        if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(line_buffering=True)
-        self._stdout, self._stderr = map(_copy_stream, self._given)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        for stream in self._given:
-            with suppress(OSError, ValueError):
-                stream.flush()
-        sys.stdout, sys.stderr = self._stdout, self._stderr
-
-    def print(self, line: str) -> None:
-        """Print *line* on stdout; if stdout takes no more, drop it and what is printed later."""
-        try:
-            print_text(line, stream=self._stdout)
-            self._stdout.flush()
-        except OutputError:
-            _discard_stdout()
-            self._stdout = sys.stdout
-
-    def warn(self, sentence: str) -> None:
-        """Print *sentence* on stderr; ignore a closed stderr."""
-        warn(sentence, stream=self._stderr)
-
-
-def _copy_stream(stream: TextIO) -> TextIO:
-    try:
-        descriptor = os.dup(stream.fileno())
-    except (OSError, ValueError, AttributeError):  # it is closed, or there is no file behind it
-        return stream
-    return open(descriptor, "w", buffering=1, encoding=stream.encoding, errors=stream.errors)  # noqa: PTH123
-
-
-class Watch:
-    """Context in which the first SIGINT, SIGTERM or SIGHUP sets *stop*, and the next calls *leave* with its number.
-
-    Before `begin`, the first signal calls *leave*. A closed terminal may send SIGHUP more than once: a later SIGHUP
-    is ignored.
-
-    A thread of its own handles the signals: a handler in the main thread may run while that thread holds the lock
-    of *stop*, which setting *stop* takes too. A process that a task function forks gets the handlers of before.
-    """
-
-    def __init__(
-        self, worker: Worker, *, stop: Event, leave: Callable[[int], object], warn: Callable[[str], object] = warn
-    ) -> None:
-        self._worker = worker
-        self._stop = stop
-        self._leave = leave
-        self._warn = warn
-        self.has_begun = False
-        self._lock = threading.Lock()
-        self._mask = threading.local()
-        self._error: TidemillError | None = None
-        self._has_reported_unstarted = False
-        self._numbers, self._wakeup = socket.socketpair()
-        self._thread = threading.Thread(target=self._serve, name="tidemill-watch", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._numbers.settimeout(ERROR_POLL_SEC)
-        self._wakeup.settimeout(0)  # signals lost to a full buffer only repeat earlier signals
-        self._descriptor_before = signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
-        # Signals that the parent process ignored stay ignored, as for any job in the background.
-        handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        self._handlers_before = {number: signal.signal(number, _ignore_in_main_thread) for number in handled}
-        os.register_at_fork(
-            before=self._hold_signals, after_in_parent=self._release_signals, after_in_child=self._leave_signals
-        )
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._leave_signals()
-        self._wakeup.shutdown(socket.SHUT_RDWR)  # a forked process may have it open still
-        self._wakeup.close()
-        self._thread.join()
-        self._numbers.close()
-
-    def begin(self) -> None:
-        """Let the first signal stop the worker from now on, instead of calling *leave*, which does not return.
-
-        Task modules were imported before, and may have taken the signals.
-        """
-        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
-        for number in self._handlers_before:
-            signal.signal(number, _ignore_in_main_thread)
-        with self._lock:
-            self.has_begun = True
-
-    def _leave_signals(self) -> None:
-        """Give the signals back, at the end and in a forked process; a second call does nothing."""
-        if self._handlers_before:
-            signal.set_wakeup_fd(self._descriptor_before)
-        while self._handlers_before:
-            signal.signal(*self._handlers_before.popitem())
-        self._release_signals()
-
-    def _hold_signals(self) -> None:
-        """Block the signals while this thread forks: until the new process left them, it would tell this worker."""
-        self._mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if self._handlers_before else None
-
-    def _release_signals(self) -> None:
-        before, self._mask.before = getattr(self._mask, "before", None), None
-        if before is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-    def _serve(self) -> None:
-        while True:
-            with suppress(TimeoutError):
-                numbers = self._numbers.recv(_MAX_READ_BYTES)
-                if not numbers:
-                    self._report_unstarted()
-                    return
-                for number in numbers:
-                    with self._lock:
-                        self._handle(number)
-            self._report_error()
-
-    def _handle(self, number: int) -> None:
-        if number not in SIGNALS:
-            return
-        if not self.has_begun:
-            self._leave(number)
-            return
-        if self._stop.is_set():
-            if number != signal.SIGHUP:
-                self._leave(number)
-            return
-        self._stop.set()
-        running = self._worker.running
-        tasks = "1 task still runs" if running == 1 else f"{running} tasks still run"
-        self._warn(f"stopping: {tasks}; a second signal exits at once" if running else "stopping")
-
-    def _report_error(self) -> None:
-        before, self._error = self._error, self._worker.error
-        if self._error is None and before is not None:
-            self._warn("working again")
-        elif self._error is not None and type(self._error) is not type(before):
-            self._warn(f"{self._error}; trying again")
-        self._report_unstarted()
-
-    def _report_unstarted(self) -> None:
-        reason = self._worker.not_started
-        if reason is not None and not self._has_reported_unstarted:
-            self._has_reported_unstarted = True
-            self._warn(f"a task did not start and is postponed: {reason}")
-
-
-def _ignore_in_main_thread(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: Python writes the number of a signal to the wakeup socket only if the signal has a handler."""
