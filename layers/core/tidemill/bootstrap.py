@@ -56,7 +56,7 @@ from tidemill.store.mark import require_mark
 
 _T = TypeVar("_T")
 
-Role: TypeAlias = Literal["enqueue", "execute", "reclaim", "archive", "operate", "cli", "work"]
+Role: TypeAlias = Literal["enqueue", "execute", "reclaim", "archive", "operate", "cli", "work", "maintenance"]
 """The use of a client: each role has a client of its own, named ``tidemill-ROLE``."""
 
 
@@ -76,6 +76,7 @@ CLIENT_LIMITS: Final[Mapping[Role, ClientLimits]] = {
     "operate": ClientLimits(timeout_sec=4.0),
     "cli": ClientLimits(timeout_sec=4.0),
     "work": ClientLimits(timeout_sec=5.0, pool=4),
+    "maintenance": ClientLimits(timeout_sec=5.0),
 }
 
 
@@ -125,6 +126,7 @@ class Deployment:
         self.failures_queue = None if url is None else lambda_functions.MessageQueue(url)
         self._databases: dict[Role, Database[Any]] = {}
         self._marked: set[Role] = set()
+        self._indexed: set[Role] = set()
         self._pools: list[ProcessPool] = []
 
     def with_current_secret(self, work: Callable[[], _T]) -> _T:
@@ -141,6 +143,7 @@ class Deployment:
             if isinstance(member, cached_property):
                 vars(self).pop(name, None)
         self._marked.clear()
+        self._indexed.clear()
         self._close_pools()
         while self._databases:
             _, db = self._databases.popitem()
@@ -212,8 +215,12 @@ class Deployment:
 
     @cached_property
     def reclaim_context(self) -> ReclaimContext:
-        """The collaborators of a reclaim run."""
-        db = self.database("reclaim")
+        """The collaborators of the reclaim function."""
+        return self.make_reclaim_context("reclaim")
+
+    def make_reclaim_context(self, role: Role) -> ReclaimContext:
+        """Return the collaborators of a reclaim run, through the client of *role*."""
+        db = self.database(role)
         directory = Directory(db, monotonic=Uptime())
         return ReclaimContext(
             tasks=open_tasks(db),
@@ -225,14 +232,18 @@ class Deployment:
 
     @cached_property
     def archive_context(self) -> ArchiveContext:
-        """The collaborators of an archive run."""
-        db = self.database("archive")
+        """The collaborators of the archive function."""
+        return self.make_archive_context("archive", put=self.put)
+
+    def make_archive_context(self, role: Role, *, put: PutObject | None) -> ArchiveContext:
+        """Return the collaborators of an archive run, through the client of *role*, which exports with *put*."""
+        db = self.database(role)
         return ArchiveContext(
             tasks=open_tasks(db),
             dead=open_tasks(db, DEAD_LETTERS),
             clock=ServerClock(db),
             task_retention=self.settings.retention.tasks,
-            put=self.put,
+            put=put,
             expire_unexported=self.settings.expire_unexported,
         )
 
@@ -280,7 +291,7 @@ class Deployment:
             lambda_functions.lambda_client()
             Launcher(lambda_functions.Starter(function, source="wake").check).launch(timeout_sec=WAKE_TIMEOUT_SEC)
 
-    def create_missing_indexes(self) -> tuple[str, ...]:
+    def create_missing_indexes(self, role: Role = "reclaim") -> tuple[str, ...]:
         """Create the missing indexes that take little time; return the names of the rest, or what stands against them.
 
         Once nothing is missing, later calls do nothing until `reset`. An error of the database is returned, not
@@ -289,27 +300,24 @@ class Deployment:
         Raises:
             CredentialsError: MongoDB refused the credentials.
         """
+        if role in self._indexed:
+            return ()
         try:
-            names = self._missing_indexes
+            with translate_errors():
+                missing = indexes.maintain(self.database(role), retention=self.settings.retention)
         except CredentialsError:
             raise
         except (RetentionError, UnavailableError) as error:
             return (str(error),)
         except RefusedError as error:
-            return self._explain_refusal(error)
-        if names:
-            del self._missing_indexes
-        return names
-
-    @cached_property
-    def _missing_indexes(self) -> tuple[str, ...]:
-        with translate_errors():
-            missing = indexes.maintain(self.database("reclaim"), retention=self.settings.retention)
+            return self._explain_refusal(error, role)
+        if not missing:
+            self._indexed.add(role)
         return tuple(index.name for index in missing)
 
-    def _explain_refusal(self, error: RefusedError) -> tuple[str, ...]:
+    def _explain_refusal(self, error: RefusedError, role: Role) -> tuple[str, ...]:
         """Return a sentence for each index that documents stand against, or the *error* of the database."""
-        db = self.database("reclaim")
+        db = self.database(role)
         sentences: tuple[str, ...] = ()
         with suppress(TidemillError), translate_errors():
             sentences = explain_obstacles(db, indexes.find_missing(db))

@@ -189,10 +189,9 @@ class Rough:
         """Enqueue a task and return its document once it has ended."""
         tasks = open_tasks(self.yard.db)
         [task_id] = add(tasks, [document(ServerClock(self.yard.db).now(), name=name, max_retries=0)])
-        where = {"_id": task_id, "status": {"$in": ["done", "failed"]}}
-        assert eventually(lambda: self.yard.db["tasks"].find_one(where) is not None, within=25)
-        [found] = self.yard.db["tasks"].find(where)
-        return dict(found)
+        ended = {"done", "failed"}
+        assert eventually(lambda: self.yard.stored(task_id)["status"] in ended, within=25)
+        return self.yard.stored(task_id)
 
 
 @pytest.fixture

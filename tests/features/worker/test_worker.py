@@ -295,7 +295,7 @@ def test_a_function_that_hangs_keeps_no_worker(yard: Yard) -> None:
     assert ended.status == 0
     assert "1 timed_out" in ended.out[1]
     assert "1 leftovers" in ended.out[1]
-    found = yard.db["tasks"].find_one({"_id": task_id}) or {}
+    found = yard.stored(task_id)
     assert (found["status"], found["error"]["code"]) == ("failed", "timeout")
 
 

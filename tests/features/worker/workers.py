@@ -34,9 +34,17 @@ class Stopped:
 class Process:
     """``tidemill work`` with the functions of `PACKAGE`; up once it says so."""
 
-    def __init__(self, *options: str, package: str = PACKAGE, before: tuple[str, ...] = (), **environment: str) -> None:
+    def __init__(
+        self,
+        *options: str,
+        package: str = PACKAGE,
+        before: tuple[str, ...] = (),
+        program: tuple[str, ...] = (),
+        **environment: str,
+    ) -> None:
+        program = program or ("tidemill", "work", "--tasks", package, *options)
         self._process = subprocess.Popen(
-            (*before, sys.executable, "-m", "tidemill", "work", "--tasks", package, *options),
+            (*before, sys.executable, "-m", *program),
             cwd=Path(__file__).parents[3],
             env={"PATH": os.environ["PATH"], **environment},
             stdout=subprocess.PIPE,
@@ -103,13 +111,21 @@ class Yard:
 
     def worker(self, *options: str, **environment: str) -> Process:
         """Start one; it is up on return."""
-        made = self.process(*options, before=(), **environment)
+        made = self.process(*options, before=(), program=(), **environment)
         assert made.is_up(), made.err
         return made
 
-    def process(self, *options: str, before: tuple[str, ...] = (), **environment: str) -> Process:
-        """Start one, behind the words *before*, whatever becomes of it."""
-        made = Process(*options, before=before, **self._environment | environment)
+    def brisk(self) -> Process:
+        """Start one with short leases; it is up on return."""
+        made = self.process(program=("tests.features.worker.brisk",))
+        assert made.is_up(), made.err
+        return made
+
+    def process(
+        self, *options: str, before: tuple[str, ...] = (), program: tuple[str, ...] = (), **environment: str
+    ) -> Process:
+        """Start one, behind the words *before*, whatever becomes of it; or another *program*."""
+        made = Process(*options, before=before, program=program, **self._environment | environment)
         self._processes.append(made)
         return made
 
@@ -140,6 +156,20 @@ class Yard:
         """How many tasks are in which status."""
         found = self.db["tasks"].aggregate([{"$match": where}, {"$group": {"_id": "$status", "n": {"$sum": 1}}}])
         return {one["_id"]: one["n"] for one in found}
+
+    def stored(self, task_id: Any) -> dict[str, Any]:
+        """The task, or its dead letter."""
+        found = self.db["tasks"].find_one({"_id": task_id}) or self.letter(task_id)
+        assert found is not None
+        return dict(found)
+
+    def letter(self, task_id: Any) -> Any:
+        """The dead letter of the task, if there is one."""
+        return self.db["tasks_dlq"].find_one({"_id.task": task_id})
+
+    def buries(self, *task_ids: Any) -> bool:
+        """Whether the tasks become dead letters."""
+        return eventually(lambda: all(map(self.letter, task_ids)), within=PATIENCE)
 
     def becomes(self, **status: int) -> bool:
         """Whether so many tasks come to be in these."""

@@ -9,7 +9,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -29,6 +29,7 @@ from tidemill.errors import MissingIndexError, UnavailableError
 from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.execution import work as run_worker
 from tidemill.executor.lifetime import WORKER_LEASE, WORKER_REMAINING, Worker
+from tidemill.executor.maintenance import Maintenance, MaintenanceContext
 from tidemill.model import LANES, SELECTIONS, Lane, Selection
 from tidemill.requests.tasks import QUEUE_PATTERN
 from tidemill.runner.resources import close_process_resources
@@ -83,8 +84,27 @@ _SIGNAL_STATUS_BASE: Final = 128
     help="Package of task modules, also found in the current directory. Default: TASK_PACKAGE, or tasks.",
 )
 @option("--until-empty", is_flag=True, help="Exit when no task is due.")
-def work(*, until_empty: bool, package: str | None, **choices: Any) -> None:  # noqa: ANN401 - of _build_options
+@option(
+    "--no-maintenance",
+    is_flag=True,
+    help="Leave it to the functions reclaim and archive to recover lost tasks and to move failed ones.",
+)
+@option(
+    "--own-database",
+    is_flag=True,
+    help="Do all that reclaim and archive do, by the settings of this process: no deployment uses the database.",
+)
+def work(
+    *,
+    until_empty: bool,
+    package: str | None,
+    no_maintenance: bool,
+    own_database: bool,
+    **choices: Any,  # noqa: ANN401 - of _build_options
+) -> None:
     """Run a worker until a signal stops it, or until no task is due."""
+    if no_maintenance and own_database:
+        raise click.UsageError("--no-maintenance and --own-database exclude each other: leave one of them out")
     threads = threading.enumerate()
     if sys.stdout is None:
         discard_stdout()  # otherwise a connection gets the descriptor that is stdout in every child
@@ -103,6 +123,9 @@ def work(*, until_empty: bool, package: str | None, **choices: Any) -> None:  # 
         package = package or deployment().settings.task_package
         runtime = deployment().make_worker_runtime(package)
         options = _build_options(**choices)
+        if own_database:
+            for problem in deployment().create_missing_indexes("maintenance"):
+                streams.warn(f"warning: an index was not created or changed: {problem}")
         warning = require_indexes(runtime.tasks.database)
         if warning is not None:
             streams.warn(warning)
@@ -110,16 +133,18 @@ def work(*, until_empty: bool, package: str | None, **choices: Any) -> None:  # 
             _warn_if_unknown(runtime.tasks.database, queue, streams)
         for fault in runtime.faults:
             streams.warn(f"warning: {fault}; its tasks wait for a release without the fault")
-        watch.begin()
+        maintenance = None if no_maintenance else _make_maintenance(options.owner, owns_database=own_database)
+        watch.begin(maintenance)
         try:
             streams.print(_describe_start(runtime, options, package=package))
-            report = run_worker(runtime, options, worker)
+            with maintenance or nullcontext():
+                report = run_worker(runtime, options, worker)
         finally:
             if runtime.isolation is not None:
                 runtime.isolation.close()
             close_process_resources()
         streams.print(_describe_end(report))
-    runtime.tasks.database.client.close()
+    deployment().reset()
     leave(report, threads)
 
 
@@ -135,6 +160,17 @@ def _build_options(
         selection=selection,
         concurrency=concurrency,
         batch_size=batch_size,
+    )
+
+
+def _make_maintenance(owner: str, *, owns_database: bool) -> Maintenance:
+    return Maintenance(
+        MaintenanceContext(
+            owner=owner,
+            reclaim=deployment().make_reclaim_context("maintenance"),
+            archive=deployment().make_archive_context("maintenance", put=None),
+            owns_database=owns_database,
+        )
     )
 
 

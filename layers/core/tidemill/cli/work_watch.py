@@ -13,8 +13,9 @@ from types import FrameType
 from typing import Final, Self
 
 from tidemill.cli.output import warn
-from tidemill.errors import TidemillError
+from tidemill.errors import TidemillError, UnavailableError
 from tidemill.executor.lifetime import Worker
+from tidemill.executor.maintenance import Maintenance
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ERROR_POLL_SEC: Final = 0.25
@@ -46,6 +47,9 @@ class Watch:
         self._mask = threading.local()
         self._error: TidemillError | None = None
         self._has_reported_unstarted = False
+        self._maintenance: Maintenance | None = None
+        self._has_reported_maintenance = False
+        self._is_maintenance_covered = False
         self._numbers, self._wakeup = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="tidemill-watch", daemon=True)
 
@@ -69,14 +73,15 @@ class Watch:
         self._thread.join()
         self._numbers.close()
 
-    def begin(self) -> None:
+    def begin(self, maintenance: Maintenance | None = None) -> None:
         """Let the first signal stop the worker from now on, instead of calling *leave*, which does not return.
 
-        Task modules were imported before, and may have taken the signals.
+        Errors of *maintenance* are reported, too. Task modules were imported before, and may have taken the signals.
         """
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         for number in self._handlers_before:
             signal.signal(number, _ignore_in_main_thread)
+        self._maintenance = maintenance
         with self._lock:
             self.has_begun = True
 
@@ -130,7 +135,21 @@ class Watch:
             self._warn("working again")
         elif self._error is not None and type(self._error) is not type(before):
             self._warn(f"{self._error}; trying again")
+        self._report_maintenance()
         self._report_unstarted()
+
+    def _report_maintenance(self) -> None:
+        """Report an error of the maintenance once, unless the worker has the same trouble with MongoDB."""
+        error = None if self._maintenance is None else self._maintenance.error
+        if error is None:
+            if self._has_reported_maintenance:
+                self._warn("maintenance works again")
+            self._has_reported_maintenance = self._is_maintenance_covered = False
+        elif isinstance(error, UnavailableError) and (self._error is not None or self._is_maintenance_covered):
+            self._is_maintenance_covered = True
+        elif not self._has_reported_maintenance:
+            self._has_reported_maintenance = True
+            self._warn(f"maintenance failed: {error}; trying again")
 
     def _report_unstarted(self) -> None:
         reason = self._worker.not_started

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from tidemill import TaskContext, task
+from tidemill import Fail, TaskContext, task
 
 LONG_SEC = 600.0
 
@@ -69,6 +70,21 @@ def deaf(payload: dict[str, Any], _ctx: TaskContext) -> None:
     """Run past its timeout where no interruption reaches it."""
     _trace(payload)
     time.sleep(LONG_SEC)
+
+
+@task("watched.fail")
+def fail(payload: dict[str, Any], _ctx: TaskContext) -> None:
+    """Fail for good."""
+    _trace(payload)
+    raise Fail("no such order", code="gone")
+
+
+@task("watched.fork")
+def fork(payload: dict[str, Any], _ctx: TaskContext) -> list[int]:
+    """Run something in forked processes."""
+    _trace(payload)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        return pool.map(abs, [-1, 2])
 
 
 @task("watched.litter")
