@@ -257,10 +257,11 @@ class Deployment:
         """Return the executor slots of the deployment, through the client of *role*."""
         return ExecutorSlots(self.database(role), limit=self.settings.max_executors)
 
-    def make_worker_runtime(self, package: str) -> Runtime:
+    def make_worker_runtime(self, package: str, *, logs_json: bool = False) -> Runtime:
         """Return the shared parts of a worker, with the task functions of *package* imported and declared.
 
-        A worker has no end, so no timeout is too long for it.
+        A worker has no end, so no timeout is too long for it. With *logs_json* loggers of isolated functions write
+        lines of JSON.
 
         Raises:
             RegistrationError: The package registers no task function; the message has the faults of its modules.
@@ -271,7 +272,7 @@ class Deployment:
             raise RegistrationError(f"the modules of {package} register no task function{reason}")
         longest = timedelta(seconds=MAX_TIMEOUT_SEC)
         choices = replace(self.settings, max_task_timeout=longest)
-        return self._make_runtime(self.database("work"), loaded, choices, package=package, logs_json=False)
+        return self._make_runtime(self.database("work"), loaded, choices, package=package, logs_json=logs_json)
 
     def make_launcher(self, function: object, *, source: Source = "backlog") -> Launcher | None:
         """Return a launcher of executors if *function* is the ARN of a function; ``None`` outside of Lambda."""

@@ -239,7 +239,7 @@ class Failure:
     """Cause of one failed attempt.
 
     ``by_function`` is True if the function caused it (raised, ran too long), False if its worker or its task did.
-    ``retry_after`` overrides the policy and its cap.
+    ``retry_after`` overrides the policy and its cap. ``traceback`` is for the output of a worker, and never stored.
     """
 
     message: str
@@ -247,6 +247,7 @@ class Failure:
     retryable: bool = True
     retry_after: timedelta | None = None
     by_function: bool = True
+    traceback: str = field(default="", repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -21,7 +22,7 @@ from tidemill import indexes
 from tidemill.bootstrap import deployment
 from tidemill.cli.commands import Command, parse_setting, parse_text
 from tidemill.cli.output import warn
-from tidemill.cli.work_log import OwnStreams, discard_stdout
+from tidemill.cli.work_log import OwnStreams, WorkerLog, discard_stdout
 from tidemill.cli.work_watch import Watch
 from tidemill.control import queues, task_types
 from tidemill.documents import TASKS
@@ -30,11 +31,13 @@ from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.execution import work as run_worker
 from tidemill.executor.lifetime import WORKER_LEASE, WORKER_REMAINING, Worker
 from tidemill.executor.maintenance import Maintenance, MaintenanceContext
-from tidemill.model import LANES, SELECTIONS, Lane, Selection
+from tidemill.model import LANES, SELECTIONS, Lane, Selection, Task
 from tidemill.requests.tasks import QUEUE_PATTERN
+from tidemill.runner.output import log_as_json
 from tidemill.runner.resources import close_process_resources
 from tidemill.store import counts
 from tidemill.store.connection import open_tasks, translate_errors
+from tidemill.store.settle import Settlement
 from tidemill.text import did_you_mean
 
 _UNUSED_INDEXES: Final = frozenset({indexes.KEY, indexes.FAILED})
@@ -94,82 +97,120 @@ _SIGNAL_STATUS_BASE: Final = 128
     is_flag=True,
     help="Do all that reclaim and archive do, by the settings of this process: no deployment uses the database.",
 )
-def work(
-    *,
-    until_empty: bool,
-    package: str | None,
-    no_maintenance: bool,
-    own_database: bool,
-    **choices: Any,  # noqa: ANN401 - of _build_options
-) -> None:
+@option("--verbose", is_flag=True, help="Print the traceback of each failed attempt.")
+@option("--json-logs", is_flag=True, help="Print lines of JSON on stdout, as the function execute does.")
+def work(**choices: Any) -> None:  # noqa: ANN401 - of `_Choices`
     """Run a worker until a signal stops it, or until no task is due."""
-    if no_maintenance and own_database:
-        raise click.UsageError("--no-maintenance and --own-database exclude each other: leave one of them out")
+    _work(_Choices(**choices))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choices:
+    """The options of the command."""
+
+    queues: tuple[str, ...]
+    lane: Lane | None
+    selection: Selection | None
+    concurrency: int | None
+    batch_size: int | None
+    package: str | None
+    until_empty: bool
+    no_maintenance: bool
+    own_database: bool
+    verbose: bool
+    json_logs: bool
+
+    def __post_init__(self) -> None:
+        if self.no_maintenance and self.own_database:
+            raise click.UsageError("--no-maintenance and --own-database exclude each other: leave one of them out")
+
+
+def _work(choices: _Choices) -> None:
     threads = threading.enumerate()
     if sys.stdout is None:
         discard_stdout()  # otherwise a connection gets the descriptor that is stdout in every child
     stop = threading.Event()
-    worker = Worker(stop, stays=not until_empty)
+    worker = Worker(stop, stays=not choices.until_empty)
     with (
         OwnStreams() as streams,
+        WorkerLog(streams, as_json=choices.json_logs, verbose=choices.verbose) as lines,
         Watch(
             worker,
             stop=stop,
-            leave=lambda number: _exit_at_once(number, streams, has_begun=watch.has_begun),
-            warn=streams.warn,
+            leave=lambda number: _exit_at_once(number, lines, has_begun=watch.has_begun),
+            warn=lines.warn,
         ) as watch,
     ):
-        sys.path.insert(0, str(Path.cwd()))  # as for ``python -m``
-        package = package or deployment().settings.task_package
-        runtime = deployment().make_worker_runtime(package)
-        options = _build_options(**choices)
-        if own_database:
-            for problem in deployment().create_missing_indexes("maintenance"):
-                streams.warn(f"warning: an index was not created or changed: {problem}")
-        warning = require_indexes(runtime.tasks.database)
-        if warning is not None:
-            streams.warn(warning)
-        for queue in options.queues:
-            _warn_if_unknown(runtime.tasks.database, queue, streams)
-        for fault in runtime.faults:
-            streams.warn(f"warning: {fault}; its tasks wait for a release without the fault")
-        maintenance = None if no_maintenance else _make_maintenance(options.owner, owns_database=own_database)
+        runtime, options = _prepare(choices, lines)
+        maintenance = None if choices.no_maintenance else _make_maintenance(options, runtime, choices)
         watch.begin(maintenance)
         try:
-            streams.print(_describe_start(runtime, options, package=package))
+            lines.start(_describe_start(runtime, options, choices), **_list_start_fields(runtime, options))
             with maintenance or nullcontext():
                 report = run_worker(runtime, options, worker)
         finally:
             if runtime.isolation is not None:
                 runtime.isolation.close()
             close_process_resources()
-        streams.print(_describe_end(report))
+        lines.end(_describe_end(report), owner=options.owner, **report.as_dict())
     deployment().reset()
     leave(report, threads)
 
 
-def _build_options(
-    *, queues: tuple[str, ...], lane: Lane | None, selection: Selection | None, concurrency: int | None,
-    batch_size: int | None,
-) -> ExecutionOptions:  # fmt: skip
+def _prepare(choices: _Choices, lines: WorkerLog) -> tuple[Runtime, ExecutionOptions]:
+    """Return the runtime and the options of the worker; warn about what it lacks.
+
+    Raises:
+        TidemillError: It cannot work: settings, task modules, MongoDB or indexes are not as they must be.
+    """
+    if choices.json_logs:
+        log_as_json()
+    sys.path.insert(0, str(Path.cwd()))  # as for ``python -m``
+    package = choices.package or deployment().settings.task_package
+    made = deployment().make_worker_runtime(package, logs_json=choices.json_logs)
+
+    def count_tries(task: Task) -> int:
+        return made.policy(task).max_retries + 1
+
+    def observe(settlement: Settlement) -> None:
+        lines.report_attempt(settlement, now=made.clock.now(), count_tries=count_tries)
+
+    runtime = replace(made, observe=observe, keeps_tracebacks=choices.verbose)
+    options = _build_options(choices)
+    db = runtime.tasks.database
+    if choices.own_database:
+        for problem in deployment().create_missing_indexes("maintenance"):
+            lines.warn(f"warning: an index was not created or changed: {problem}")
+    warning = require_indexes(db)
+    if warning is not None:
+        lines.warn(warning)
+    for queue in options.queues:
+        _warn_if_unknown(db, queue, lines)
+    for fault in runtime.faults:
+        lines.warn(f"warning: {fault}; its tasks wait for a release without the fault")
+    return runtime, options
+
+
+def _build_options(choices: _Choices) -> ExecutionOptions:
     return ExecutionOptions(
         owner=f"work-{_read_host_name()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
         remaining=WORKER_REMAINING,
-        queues=tuple(dict.fromkeys(queues)),
-        lanes=LANES if lane is None else (lane,),
-        selection=selection,
-        concurrency=concurrency,
-        batch_size=batch_size,
+        queues=tuple(dict.fromkeys(choices.queues)),
+        lanes=LANES if choices.lane is None else (choices.lane,),
+        selection=choices.selection,
+        concurrency=choices.concurrency,
+        batch_size=choices.batch_size,
     )
 
 
-def _make_maintenance(owner: str, *, owns_database: bool) -> Maintenance:
+def _make_maintenance(options: ExecutionOptions, runtime: Runtime, choices: _Choices) -> Maintenance:
+    reclaim_context = deployment().make_reclaim_context("maintenance")
     return Maintenance(
         MaintenanceContext(
-            owner=owner,
-            reclaim=deployment().make_reclaim_context("maintenance"),
+            owner=options.owner,
+            reclaim=replace(reclaim_context, observe=runtime.observe),
             archive=deployment().make_archive_context("maintenance", put=None),
-            owns_database=owns_database,
+            owns_database=choices.own_database,
         )
     )
 
@@ -189,13 +230,13 @@ def require_indexes(db: Database[Any]) -> str | None:
     return f"warning: an index is missing ({', '.join(sorted(missing))}), so {_WITHOUT_THEM}: run `tidemill indexes`"
 
 
-def _warn_if_unknown(db: Database[Any], queue: str, streams: OwnStreams) -> None:
+def _warn_if_unknown(db: Database[Any], queue: str, lines: WorkerLog) -> None:
     known = {task_types.DEFAULT_QUEUE, *queues.list_configured_queues(db)}
     tasks = open_tasks(db)
     if queue in known or counts.count_pending(tasks, queue, limit=1) or counts.count_processing(tasks, queue, limit=1):
         return
     hint = did_you_mean(queue, known) or ";"
-    streams.warn(f"warning: queue {queue} is not declared and has no tasks{hint} serving it anyway")
+    lines.warn(f"warning: queue {queue} is not declared and has no tasks{hint} serving it anyway")
 
 
 def _read_host_name() -> str:
@@ -203,7 +244,7 @@ def _read_host_name() -> str:
     return re.sub("[^A-Za-z0-9-]", "-", platform.node().partition(".")[0])[:40] or "somewhere"
 
 
-def _describe_start(runtime: Runtime, options: ExecutionOptions, *, package: str) -> str:
+def _describe_start(runtime: Runtime, options: ExecutionOptions, choices: _Choices) -> str:
     queues = "all queues"
     if options.queues:
         queues = f"{'queue' if len(options.queues) == 1 else 'queues'} {', '.join(options.queues)}"
@@ -211,11 +252,25 @@ def _describe_start(runtime: Runtime, options: ExecutionOptions, *, package: str
     functions = len(runtime.registry)
     prefix = f", collections {runtime.settings.prefix}*" if runtime.settings.prefix else ""
     release = f", release {runtime.settings.release}" if runtime.settings.release else ""
+    package = choices.package or runtime.settings.task_package
     return (
         f"{options.owner} serves {queues} of {runtime.tasks.database.name}{prefix}{lanes}: "
         f"up to {options.concurrency or runtime.settings.concurrency} tasks at once, "
         f"{functions} {'function' if functions == 1 else 'functions'} of {package}{release}"
     )
+
+
+def _list_start_fields(runtime: Runtime, options: ExecutionOptions) -> dict[str, object]:
+    """Return the same for a line of JSON."""
+    return {
+        "owner": options.owner,
+        "database": runtime.tasks.database.name,
+        "queues": options.queues,
+        "lanes": options.lanes,
+        "concurrency": options.concurrency or runtime.settings.concurrency,
+        "functions": len(runtime.registry),
+        "release": runtime.settings.release,
+    }
 
 
 def _describe_end(report: Report) -> str:
@@ -244,10 +299,10 @@ def leave(report: Report, threads: Sequence[threading.Thread]) -> None:
         raise UnavailableError(unconfirmed)
 
 
-def _exit_at_once(number: int, streams: OwnStreams, *, has_begun: bool) -> NoReturn:
+def _exit_at_once(number: int, lines: WorkerLog, *, has_begun: bool) -> NoReturn:
     if not has_begun:
-        streams.warn("stopped before the worker started")
+        lines.warn("stopped before the worker started")
         os._exit(0)
     # Isolated functions end with this process. If they ended earlier, they would be settled as crashed.
-    streams.warn(f"exited at once: reclaim returns the running tasks within {WORKER_LEASE.total_seconds():g} s")
+    lines.warn(f"exited at once: reclaim returns the running tasks within {WORKER_LEASE.total_seconds():g} s")
     os._exit(_SIGNAL_STATUS_BASE + number)

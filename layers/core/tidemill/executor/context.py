@@ -114,7 +114,8 @@ class Runtime:
     ``options`` returns the options of a queue. ``isolation`` runs a function in its own process; without it every
     function runs in a thread of this process. ``observe`` is called for each settled attempt. ``watch`` is called with
     the counts at each step of an execution and at its end, also after an exception. Neither may raise.
-    ``make_prefetch`` makes the estimate of an execution. ``declarer`` declares the task types again from time to time.
+    ``keeps_tracebacks`` leaves the tracebacks of their exceptions in failed attempts. ``make_prefetch`` makes the
+    estimate of an execution. ``declarer`` declares the task types again from time to time.
     """
 
     tasks: Tasks
@@ -128,6 +129,7 @@ class Runtime:
     timing: Timing = TIMING
     make_prefetch: Callable[[Timing], Prefetch] = Prefetch
     declarer: Declarer | None = None
+    keeps_tracebacks: bool = False
     rng: random.Random = field(default_factory=random.Random)
     monotonic: Callable[[], float] = read_monotonic
 

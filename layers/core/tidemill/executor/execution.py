@@ -65,6 +65,7 @@ class Execution:
             options.concurrency or runtime.settings.concurrency,
             monotonic=runtime.monotonic,
             isolation=runtime.isolation,
+            keeps_tracebacks=runtime.keeps_tracebacks,
         )
         self._permits = RetryPermits(context)
         self._settler = Settler(context)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from functools import partial
 from itertools import islice
 from types import AsyncGeneratorType, BuiltinFunctionType, CoroutineType, FunctionType, GeneratorType, MethodType
@@ -24,6 +24,7 @@ from tidemill.model import Failure
 from tidemill.policy.failures import COMMON, Rules, classify, find_snooze_request, truncate_text, type_name
 from tidemill.requests.validation import UnfitError, UnfitTypeError, encode_payload
 from tidemill.runner.event_loop import EventLoop
+from tidemill.runner.output import format_traceback
 from tidemill.runner.results import Raised, Returned, SnoozeRequested
 
 MAX_RESULT_BYTES: Final = 64 * 1024
@@ -35,7 +36,9 @@ _MAX_WALKED: Final = 10_000
 """Elements of a result that are looked at for coroutines."""
 
 
-def run_function(call: Callable[[], Any], rules: Rules = COMMON) -> Returned | Raised | SnoozeRequested:
+def run_function(
+    call: Callable[[], Any], rules: Rules = COMMON, *, keeps_traceback: bool = False
+) -> Returned | Raised | SnoozeRequested:
     """Make *call* and return its result. Exceptions become results too, even exits.
 
     The value or the exception is examined here, on this thread, since that may run their code and may block. The
@@ -46,7 +49,10 @@ def run_function(call: Callable[[], Any], rules: Rules = COMMON) -> Returned | R
         value = call()
     except BaseException as error:  # noqa: BLE001 - every exception of a function becomes a result
         until = find_snooze_request(error)
-        return Raised(classify(error, rules)) if until is None else SnoozeRequested(until)
+        if until is not None:
+            return SnoozeRequested(until)
+        failure = classify(error, rules)
+        return Raised(replace(failure, traceback=format_traceback(error)) if keeps_traceback else failure)
     stored, problem = _make_storable(value)
     if problem is None:
         return Returned(stored)

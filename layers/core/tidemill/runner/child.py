@@ -146,7 +146,11 @@ def _run_and_answer(run_socket: socket.socket, spec: RunSpec, task_type: TaskTyp
     )
     send_message(run_socket, {"begun": True})
     coroutines = Coroutines()  # never closed: calls left on threads end with the process
-    result = run_function(lambda: coroutines.run_to_end(lambda: task_type.call(spec.payload, ctx)), task_type.rules)
+    result = run_function(
+        lambda: coroutines.run_to_end(lambda: task_type.call(spec.payload, ctx)),
+        task_type.rules,
+        keeps_traceback=spec.keeps_traceback,
+    )
     if may_send():  # before the answer, after which this process is killed
         coroutines.close_resources()
         close_process_resources()

@@ -11,10 +11,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import PurePath
 from typing import Final
 
 _RECORD_FIELDS: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
 """Fields of every record; others come from ``extra``."""
+
+
+MAX_TRACEBACK_CHARS: Final = 20_000
+"""Characters of a traceback, which an isolated process sends in its answer."""
+
+_TIDEMILL: Final = f"{PurePath(__file__).parents[1]}/"
 
 
 def log_as_json() -> None:
@@ -27,6 +34,20 @@ def log_as_json() -> None:
     handler = logging.StreamHandler(Output())
     handler.setFormatter(JsonFormatter())
     logging.getLogger().addHandler(handler)
+
+
+def format_traceback(error: BaseException) -> str:
+    """Return the traceback of *error* without the frames of Tidemill that called the function; never raises.
+
+    It is cut to the newest `MAX_TRACEBACK_CHARS`.
+    """
+    try:
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_TIDEMILL):
+            frames = frames.tb_next
+        return "".join(traceback.format_exception(type(error), error, frames))[-MAX_TRACEBACK_CHARS:]
+    except BaseException:  # noqa: BLE001 - a hostile object may raise anything when it is examined
+        return ""
 
 
 def quiet_drivers() -> None:

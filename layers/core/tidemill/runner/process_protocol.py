@@ -51,7 +51,10 @@ _MIN_MESSAGE_BYTES: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """One run of the function registered as *name*. ``timeout`` counts from the call of the function."""
+    """One run of the function registered as *name*. ``timeout`` counts from the call of the function.
+
+    With ``keeps_traceback`` the answer has the traceback of an exception.
+    """
 
     name: str
     payload: dict[str, Any]
@@ -61,6 +64,7 @@ class RunSpec:
     timeout: timedelta
     correlation_id: str | None = None
     traceparent: str | None = None
+    keeps_traceback: bool = False
 
 
 class IsolatedRunner(Protocol):

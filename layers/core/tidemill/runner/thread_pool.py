@@ -39,15 +39,21 @@ class ThreadPool:
     """Runs up to *size* functions at a time. Used from one thread, which runs no function itself.
 
     With an *isolation*, functions that ask for it and tasks suspected of having killed a worker run there; a thread
-    only waits for the result.
+    only waits for the result. With *keeps_tracebacks* failures have the tracebacks of their exceptions.
     """
 
     def __init__(
-        self, size: int, *, monotonic: Callable[[], float] = read_monotonic, isolation: IsolatedRunner | None = None
+        self,
+        size: int,
+        *,
+        monotonic: Callable[[], float] = read_monotonic,
+        isolation: IsolatedRunner | None = None,
+        keeps_tracebacks: bool = False,
     ) -> None:
         self._size = size
         self._monotonic = monotonic
         self._isolation = isolation
+        self._keeps_tracebacks = keeps_tracebacks
         self._outbox: queue.SimpleQueue[FinishedRun] = queue.SimpleQueue()
         self._idle: list[WorkerThread] = []
         self._busy: dict[RunningTask, WorkerThread] = {}
@@ -106,9 +112,9 @@ class ThreadPool:
             is_isolated=isolation is not None,
         )
         if isolation is None:
-            work = functools.partial(_run_here, running, task_type)
+            work = functools.partial(_run_here, running, task_type, keeps_traceback=self._keeps_tracebacks)
         else:
-            work = functools.partial(_run_isolated, isolation, running, timeout)
+            work = functools.partial(_run_isolated, isolation, self._build_run_spec(running, timeout), running)
         worker = self._get_worker()
         if worker is None:
             self._without_thread.add(running)
@@ -190,6 +196,19 @@ class ThreadPool:
         except RuntimeError:
             return None
 
+    def _build_run_spec(self, running: RunningTask, timeout: timedelta) -> RunSpec:
+        return RunSpec(
+            name=running.task.name,
+            payload=running.task.payload,
+            task_id=running.task.id,
+            attempt=running.ctx.attempt,
+            is_last_attempt=running.ctx.is_last_attempt,
+            timeout=timeout,
+            correlation_id=running.ctx.correlation_id,
+            traceparent=running.ctx.traceparent,
+            keeps_traceback=self._keeps_tracebacks,
+        )
+
     def _interrupt_cancelled(self, now: float) -> None:
         due = [worker for at, worker in self._interrupts if at <= now]
         self._interrupts = [(at, worker) for at, worker in self._interrupts if at > now]
@@ -197,24 +216,22 @@ class ThreadPool:
             worker.interrupt_again()
 
 
-def _run_here(running: RunningTask, task_type: TaskType, coroutines: Coroutines) -> RunResult:
-    payload, ctx = running.task.payload, running.ctx
-    return run_function(lambda: coroutines.run_to_end(lambda: task_type.call(payload, ctx)), task_type.rules)
-
-
-def _run_isolated(
-    isolation: IsolatedRunner, running: RunningTask, timeout: timedelta, _coroutines: Coroutines
+def _run_here(
+    running: RunningTask,
+    task_type: TaskType,
+    coroutines: Coroutines,
+    *,
+    keeps_traceback: bool,
 ) -> RunResult:
-    spec = RunSpec(
-        name=running.task.name,
-        payload=running.task.payload,
-        task_id=running.task.id,
-        attempt=running.ctx.attempt,
-        is_last_attempt=running.ctx.is_last_attempt,
-        timeout=timeout,
-        correlation_id=running.ctx.correlation_id,
-        traceparent=running.ctx.traceparent,
+    payload, ctx = running.task.payload, running.ctx
+    return run_function(
+        lambda: coroutines.run_to_end(lambda: task_type.call(payload, ctx)),
+        task_type.rules,
+        keeps_traceback=keeps_traceback,
     )
+
+
+def _run_isolated(isolation: IsolatedRunner, spec: RunSpec, running: RunningTask, _coroutines: Coroutines) -> RunResult:
     try:
         return isolation.run(spec, cancelled=running.cancel, take_note=running.notes.append)
     except IsolationError as error:

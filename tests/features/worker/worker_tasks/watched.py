@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 import os
 import threading
@@ -10,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tidemill import Fail, TaskContext, task
+from tidemill import Backoff, Fail, RetryPolicy, TaskContext, task
 
 LONG_SEC = 600.0
 
@@ -77,6 +78,23 @@ def fail(payload: dict[str, Any], _ctx: TaskContext) -> None:
     """Fail for good."""
     _trace(payload)
     raise Fail("no such order", code="gone")
+
+
+HOURLY = Backoff(strategy="fixed", base_sec=3600, max_sec=3600, jitter="none")
+
+
+@task("watched.stumble", retry=RetryPolicy(max_retries=3, backoff=HOURLY))
+def stumble(payload: dict[str, Any], _ctx: TaskContext) -> None:
+    """Log a warning, and fail once an hour."""
+    logging.getLogger(__name__).warning("about to stumble")
+    print("half a line", end="", flush=True)  # noqa: T201 - as functions do
+    raise LookupError(f"no\nroute\x1b[31m to {'x' * 3000} {payload['n'] - payload['n']}")
+
+
+@task("watched.stumble_apart", retry=RetryPolicy(max_retries=0), isolate=True)
+def stumble_apart(payload: dict[str, Any], ctx: TaskContext) -> None:
+    """Do the same in a process of its own, once."""
+    stumble(payload, ctx)
 
 
 @task("watched.fork")
