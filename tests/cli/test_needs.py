@@ -71,7 +71,7 @@ LISTED = (
         ("ops task ls", "commands operations output tasks"),
         ("dlq ls", "commands dlq dlq_paging dlq_view operations output tasks"),
         ("policy ls", "commands output policies"),
-        ("work", "commands output work work_log work_watch"),
+        ("work", "commands output work work_health work_log work_watch"),
         ("indexes", "commands operations output"),
     ],
 )

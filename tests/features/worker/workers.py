@@ -81,6 +81,10 @@ class Process:
         """Send it to the whole group, as a terminal does."""
         os.killpg(self.pid, number)
 
+    def is_over(self) -> bool:
+        """Whether it ends; what it started may still have its output open."""
+        return eventually(lambda: self._process.poll() is not None, within=PATIENCE)
+
     def ended(self) -> Stopped:
         """Wait until it ends by itself."""
         status = self._process.wait(PATIENCE)

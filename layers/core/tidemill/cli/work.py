@@ -20,8 +20,9 @@ from pymongo.database import Database
 
 from tidemill import indexes
 from tidemill.bootstrap import deployment
-from tidemill.cli.commands import Command, parse_setting, parse_text
+from tidemill.cli.commands import Command, parse_setting, parse_text, parse_whole
 from tidemill.cli.output import warn
+from tidemill.cli.work_health import Health, HealthServer
 from tidemill.cli.work_log import OwnStreams, WorkerLog, discard_stdout
 from tidemill.cli.work_watch import Watch
 from tidemill.control import queues, task_types
@@ -97,6 +98,18 @@ _SIGNAL_STATUS_BASE: Final = 128
     is_flag=True,
     help="Do all that reclaim and archive do, by the settings of this process: no deployment uses the database.",
 )
+@option(
+    "--health-port",
+    type=parse_whole(0, 65535),
+    metavar="N",
+    help="Answer GET /healthz on this port: 200 while the worker claims and MongoDB answers, else 503. 0: any port.",
+)
+@option(
+    "--health-address",
+    default="127.0.0.1",
+    metavar="ADDRESS",
+    help="Address of that port. Default: 127.0.0.1, which no other machine reaches.",
+)
 @option("--verbose", is_flag=True, help="Print the traceback of each failed attempt.")
 @option("--json-logs", is_flag=True, help="Print lines of JSON on stdout, as the function execute does.")
 def work(**choices: Any) -> None:  # noqa: ANN401 - of `_Choices`
@@ -117,6 +130,8 @@ class _Choices:
     until_empty: bool
     no_maintenance: bool
     own_database: bool
+    health_port: int | None
+    health_address: str
     verbose: bool
     json_logs: bool
 
@@ -143,16 +158,20 @@ def _work(choices: _Choices) -> None:
     ):
         runtime, options = _prepare(choices, lines)
         maintenance = None if choices.no_maintenance else _make_maintenance(options, runtime, choices)
+        health = _make_health_server(choices, Health(worker, runtime.tasks.database, is_stopping=stop.is_set))
         watch.begin(maintenance)
         try:
-            lines.start(_describe_start(runtime, options, choices), **_list_start_fields(runtime, options))
-            with maintenance or nullcontext():
+            sentence, fields = _describe_start(runtime, options, choices), _list_start_fields(runtime, options)
+            lines.inform("started", sentence, **fields)
+            if health is not None:
+                lines.inform("health", f"health checks at {health.url}", url=health.url)
+            with maintenance or nullcontext(), health or nullcontext():
                 report = run_worker(runtime, options, worker)
         finally:
             if runtime.isolation is not None:
                 runtime.isolation.close()
             close_process_resources()
-        lines.end(_describe_end(report), owner=options.owner, **report.as_dict())
+        lines.inform("executed", _describe_end(report), owner=options.owner, **report.as_dict())
     deployment().reset()
     leave(report, threads)
 
@@ -213,6 +232,12 @@ def _make_maintenance(options: ExecutionOptions, runtime: Runtime, choices: _Cho
             owns_database=choices.own_database,
         )
     )
+
+
+def _make_health_server(choices: _Choices, health: Health) -> HealthServer | None:
+    if choices.health_port is None:
+        return None
+    return HealthServer(choices.health_address, choices.health_port, health.find_problem)
 
 
 def require_indexes(db: Database[Any]) -> str | None:

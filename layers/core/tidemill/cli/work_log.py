@@ -107,13 +107,9 @@ class WorkerLog:
             self._lines.put(None, timeout=LAST_LINES_SEC)
             self._thread.join(LAST_LINES_SEC)
 
-    def start(self, sentence: str, **fields: object) -> None:
-        """Print that the worker starts: *sentence*, or *fields* as JSON."""
-        self._streams.print(format_json("INFO", "started", fields) if self._as_json else sentence)
-
-    def end(self, sentence: str, **fields: object) -> None:
-        """Print that the worker has ended: *sentence*, or *fields* as JSON."""
-        self._streams.print(format_json("INFO", "executed", fields) if self._as_json else sentence)
+    def inform(self, event: str, sentence: str, **fields: object) -> None:
+        """Print *sentence*, or the word for *event* and *fields* as JSON."""
+        self._streams.print(format_json("INFO", event, fields) if self._as_json else sentence)
 
     def warn(self, sentence: str) -> None:
         """Print a warning."""

@@ -135,6 +135,7 @@ class Worker:
         running: Number of running functions; other threads may read it.
         error: The current error, as far as known; likewise.
         not_started: Reason why the first function without a thread or process did not start; likewise.
+        stepped_at: Time of its last step, on the monotonic clock; likewise.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class Worker:
         stays: bool = True,
         lease: timedelta = WORKER_LEASE,
         extend_sec: float = LEASE_EXTENSION_SEC,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stop = stop
         self._lease = lease
@@ -153,6 +155,8 @@ class Worker:
         self.running = 0
         self.error: TidemillError | None = None
         self.not_started: str | None = None
+        self._monotonic = monotonic
+        self.stepped_at = monotonic()
 
     def remaining(self) -> timedelta:
         """Return a time longer than any task, so that started tasks may finish."""
@@ -183,6 +187,7 @@ class Worker:
         """
         self.running = running
         self.not_started = not_started
+        self.stepped_at = self._monotonic()
         if answered or error is not None:
             self.error = error
 

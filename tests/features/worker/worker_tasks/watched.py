@@ -105,6 +105,17 @@ def fork(payload: dict[str, Any], _ctx: TaskContext) -> list[int]:
         return pool.map(abs, [-1, 2])
 
 
+@task("watched.leave_child")
+def leave_child(payload: dict[str, Any], _ctx: TaskContext) -> int:
+    """Leave a forked process behind that waits for the file ``go``, and return its id."""
+    pid = os.fork()
+    if pid == 0:
+        while not Path(payload["go"]).exists():
+            time.sleep(0.01)
+        os._exit(0)
+    return pid
+
+
 @task("watched.litter")
 def litter(payload: dict[str, Any], _ctx: TaskContext) -> None:
     """Leave a thread behind that would keep the process for ever."""
