@@ -47,6 +47,7 @@ class Settings:
     max_task_timeout: timedelta = timedelta(seconds=50)
     margin: timedelta = timedelta(seconds=10)
     concurrency: int = 16
+    isolated_concurrency: int | None = None
     batch_size: int = 100
     linger: timedelta = timedelta(seconds=10)
     max_executors: int = 5
@@ -94,6 +95,9 @@ def from_environment(env: Mapping[str, str]) -> Settings:
         task_timeout=read("TASK_TIMEOUT_SEC", _make_seconds_parser(1, 890), default.task_timeout),
         max_task_timeout=read("MAX_TASK_TIMEOUT_SEC", _make_seconds_parser(1, 890), default.max_task_timeout),
         concurrency=read("CONCURRENCY", _make_whole_parser(1, MAX_CONCURRENCY), default.concurrency),
+        isolated_concurrency=read(
+            "ISOLATED_CONCURRENCY", _make_whole_parser(1, MAX_CONCURRENCY), default.isolated_concurrency
+        ),
         batch_size=read("BATCH_SIZE", _make_whole_parser(1, 1000), default.batch_size),
         linger=read("LINGER_SEC", _make_seconds_parser(0, 60), default.linger),
         max_executors=read("MAX_EXECUTORS", _make_whole_parser(1, 1000), default.max_executors),

@@ -188,7 +188,7 @@ def test_a_second_signal_leaves_at_once_and_what_ran_comes_back(
 
 def test_a_second_signal_charges_nothing_to_an_isolated_task(yard: Yard) -> None:
     ids = yard.add("apart", 4, max_retries=0)
-    worker = yard.worker()
+    worker = yard.worker("--isolated-concurrency", "4")
     assert yard.begins(4)
     children = yard.began
 

@@ -75,6 +75,12 @@ _SIGNAL_STATUS_BASE: Final = 128
     help="Number of tasks that run at once. Default: CONCURRENCY, or 16.",
 )
 @option(
+    "--isolated-concurrency",
+    type=parse_setting("ISOLATED_CONCURRENCY", lambda settings: settings.isolated_concurrency),
+    metavar="N",
+    help="Number of tasks with isolate=True that run at once. Default: ISOLATED_CONCURRENCY, or the cores.",
+)
+@option(
     "--batch-size",
     type=parse_setting("BATCH_SIZE", lambda settings: settings.batch_size),
     metavar="N",
@@ -125,6 +131,7 @@ class _Choices:
     lane: Lane | None
     selection: Selection | None
     concurrency: int | None
+    isolated_concurrency: int | None
     batch_size: int | None
     package: str | None
     until_empty: bool
@@ -218,6 +225,7 @@ def _build_options(choices: _Choices) -> ExecutionOptions:
         lanes=LANES if choices.lane is None else (choices.lane,),
         selection=choices.selection,
         concurrency=choices.concurrency,
+        isolated_concurrency=choices.isolated_concurrency,
         batch_size=choices.batch_size,
     )
 

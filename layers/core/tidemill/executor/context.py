@@ -104,6 +104,7 @@ class ExecutionOptions:
     lanes: tuple[Lane, ...] = LANES
     selection: Selection | None = None
     concurrency: int | None = None
+    isolated_concurrency: int | None = None
     batch_size: int | None = None
 
 

@@ -36,15 +36,24 @@ class Dispatcher:
     It owns every leased task until the task is settled, released or lost, by id *and* token: a retry that is due at
     once may be claimed again before its settlement is confirmed. A release that fails is repeated; at the end it is
     left to the lease, which expires.
+
+    Functions with ``isolate`` run on at most *core_count* cores at a time. Their tasks wait for a core beside the
+    others, and do not keep later tasks from the slots. After a moment they are released, and offered to other executors
+    until a core is free here.
     """
 
-    def __init__(self, context: ExecutionContext, *, pool: ThreadPool, settler: Settler, permits: RetryPermits) -> None:
+    def __init__(
+        self, context: ExecutionContext, *, pool: ThreadPool, settler: Settler, permits: RetryPermits, core_count: int
+    ) -> None:
         self._context = context
         self._pool = pool
+        self._core_count = core_count
         self._settler = settler
         self._permits = permits
         self._leased: dict[ClaimKey, Task | Malformed] = {}
         self._waiting: deque[tuple[float, Task]] = deque()
+        self._without_core: deque[tuple[float, Task]] = deque()
+        self._offered_without_core: list[tuple[float, Task]] = []
         self._isolates_again_at = -math.inf
         self._cooling_down: list[tuple[float, TaskId]] = []
         self._offered: list[tuple[float, TaskId]] = []
@@ -59,13 +68,23 @@ class Dispatcher:
 
     @property
     def waiting(self) -> Sequence[Task]:
-        """The claimed tasks that have no slot yet."""
-        return [task for _, task in self._waiting]
+        """The claimed tasks that have no slot yet, or no core."""
+        return [task for _, task in (*self._without_core, *self._waiting)]
 
     @property
     def waiting_count(self) -> int:
-        """The number of claimed tasks that have no slot yet."""
+        """The number of claimed tasks that have no slot yet. Tasks without a core leave the slots to others."""
         return len(self._waiting)
+
+    @property
+    def has_waiting(self) -> bool:
+        """True if a claimed task has no slot yet, or no core."""
+        return bool(self._waiting or self._without_core)
+
+    @property
+    def lacks_cores(self) -> bool:
+        """True if a task waits for a core here, or was released because none is free."""
+        return bool(self._without_core or self._offered_without_core)
 
     def add(self, claimed: Iterable[Task | Malformed], *, unconfirmed_tokens: Sequence[str] = ()) -> None:
         """Add claimed tasks; malformed documents are settled at once.
@@ -87,29 +106,50 @@ class Dispatcher:
         for task in tasks:
             self._leased.pop(claim_key(task), None)
 
-    def fill_slots(self) -> None:
-        """Start waiting tasks while slots are free. Release tasks that cannot finish any more or wait too long."""
-        if not self._waiting:
-            return
-        now, released = self._context.now(), []
+    def fill_slots(self) -> int:
+        """Start waiting tasks while slots and cores are free. Release tasks that cannot finish or wait too long.
+
+        Return the number of tasks that have found a slot and no core for the first time.
+        """
+        if not self.has_waiting:
+            return 0
+        now, released, lacking = self._context.now(), list[Task](), list[tuple[float, Task]]()
         running = set(map(id_key, self._pool.abandoned_task_ids()))
         running.update(id_key(run.task.id) for run in self._pool.running)
+        while self._without_core and self._pool.free and self._has_free_core():
+            self._waiting.appendleft(self._without_core.popleft())
+            self._start_first(running=running, now=now, released=released)
         while self._waiting and (self._pool.free or not self._context.lifetime.remaining_for_tasks()):
-            _, task = self._waiting.popleft()
-            if not self._start(task, running=running, now=now):
-                released.append(task)
+            if self._lacks_core(self._waiting[0][1]):
+                lacking.append(self._waiting.popleft())
+            else:
+                self._start_first(running=running, now=now, released=released)
         self.release(released)
+        self._hold_without_core(lacking)
         self._release_blocked(now)
+        return len(lacking)
+
+    def withdraw_offers_for_core(self) -> Sequence[Task]:
+        """Allow this execution to claim the tasks again that it released for want of a core, if one is free now.
+
+        Return these tasks: they are pending, perhaps behind the position of a scan.
+        """
+        if not self._offered_without_core or self._without_core or not self._has_free_core():
+            return ()
+        tasks = [task for _, task in self._offered_without_core]
+        self._offered_without_core.clear()
+        return tasks
 
     def cancel(self, requested: Collection[TaskId]) -> None:
         """Settle waiting tasks whose cancellation was requested."""
         if not requested:
             return
         keys = set(map(id_key, requested))
-        for _, task in self._waiting:
+        for task in self.waiting:
             if id_key(task.id) in keys:
                 self._settler.add(Settlement(task=task, outcome=Cancelled()))
         self._waiting = deque(entry for entry in self._waiting if id_key(entry[1].id) not in keys)
+        self._without_core = deque(entry for entry in self._without_core if id_key(entry[1].id) not in keys)
 
     def postpone(self, running: Sequence[RunningTask]) -> None:
         """Delay tasks whose process could not be started, and all isolated tasks for some seconds."""
@@ -125,26 +165,33 @@ class Dispatcher:
             self._release_now(tasks)
 
     def release_waiting(self) -> None:
-        """Release all tasks that have no slot yet."""
+        """Release all tasks that have no slot yet, or no core."""
         self.release(self.waiting)
         self._waiting.clear()
+        self._without_core.clear()
 
     def find_avoided_ids(self) -> list[TaskId]:
         """Return the ids that this execution must not claim: released tasks, and abandoned ones that still run."""
         now = self._context.monotonic()
         self._cooling_down = [entry for entry in self._cooling_down if entry[0] > now]
         self._offered = [entry for entry in self._offered if entry[0] > now]
-        return [*(task_id for _, task_id in (*self._cooling_down, *self._offered)), *self._pool.abandoned_task_ids()]
+        self._offered_without_core = [entry for entry in self._offered_without_core if entry[0] > now]
+        return [
+            *(task_id for _, task_id in (*self._cooling_down, *self._offered)),
+            *(task.id for _, task in self._offered_without_core),
+            *self._pool.abandoned_task_ids(),
+        ]
 
     @property
     def has_released(self) -> bool:
         """True if released tasks may be waiting for other executors."""
-        return bool(self._cooling_down or self._offered)
+        return bool(self._cooling_down or self._offered or self._offered_without_core)
 
     def withdraw_offers(self) -> bool:
         """Allow this execution to claim offered tasks again. Return whether there were any."""
-        had_offers = bool(self._offered)
+        had_offers = bool(self._offered or self._offered_without_core)
         self._offered.clear()
+        self._offered_without_core.clear()
         return had_offers
 
     @property
@@ -203,27 +250,69 @@ class Dispatcher:
                 self._settler.add(Settlement(task=task, outcome=admission))
         return True
 
+    def _start_first(self, *, running: set[bytes], now: datetime, released: list[Task]) -> None:
+        """Start the first task that waits for a slot, or add it to *released*."""
+        _, task = self._waiting.popleft()
+        if not self._start(task, running=running, now=now):
+            released.append(task)
+
+    def _lacks_core(self, task: Task) -> bool:
+        """Return whether *task* needs a core and none is free. A task isolated after a crash needs none."""
+        return self._needs_core(task) and not self._has_free_core()
+
+    def _needs_core(self, task: Task) -> bool:
+        runtime = self._context.runtime
+        task_type = runtime.registry.get(task.name)
+        return runtime.isolation is not None and task_type is not None and task_type.isolate
+
+    def _has_free_core(self) -> bool:
+        return sum(self._needs_core(run.task) for run in self._pool.running) < self._core_count
+
+    def _hold_without_core(self, lacking: Sequence[tuple[float, Task]]) -> None:
+        """Hold tasks for the next free core, at most one a slot. Release the rest, and all once some were released.
+
+        So a task that was released goes before the later ones.
+        """
+        room = 0 if self._offered_without_core else self._pool.size - len(self._without_core)
+        self._without_core += lacking[:room]
+        self._offer_without_core([task for _, task in lacking[room:]])
+
+    def _offer_without_core(self, tasks: Sequence[Task]) -> None:
+        if tasks:
+            until = self._context.monotonic() + self._context.timing.core_offer_sec
+            self._offered_without_core += [(until, task) for task in tasks]
+            self._release_now(tasks)
+
     def _release_blocked(self, now: datetime) -> None:
         """Release tasks that wait behind slow functions, and tasks that can no longer finish in time."""
+        slot_wait_sec = self._context.timing.slot_wait_sec
+        self._waiting, blocked = self._split_blocked(self._waiting, now=now)
+        if blocked:
+            self._offered += self._expire_after(slot_wait_sec, blocked)
+            self._release_now(blocked)
+        self._without_core, blocked = self._split_blocked(self._without_core, now=now)
+        self._offer_without_core(blocked)
+
+    def _split_blocked(
+        self, waiting: deque[tuple[float, Task]], *, now: datetime
+    ) -> tuple[deque[tuple[float, Task]], list[Task]]:
+        """Return the tasks that may wait on, and those that waited too long. Release those that cannot finish."""
         runtime, slot_wait_sec = self._context.runtime, self._context.timing.slot_wait_sec
         at, left = self._context.monotonic(), self._context.lifetime.remaining_for_tasks()
         has_time = left >= claim_reserve(runtime.settings)
-        if not self._waiting or (has_time and at - self._waiting[0][0] <= slot_wait_sec):
-            return
+        if not waiting or (has_time and at - waiting[0][0] <= slot_wait_sec):
+            return waiting, []
         kept: deque[tuple[float, Task]] = deque()
-        blocked, late = [], []
-        for since, task in self._waiting:
+        blocked, late = list[Task](), list[Task]()
+        for since, task in waiting:
             if isinstance(admit(task, runtime.limits(task), now=now, remaining=left), Release):
                 late.append(task)
             elif at - since > slot_wait_sec:
                 blocked.append(task)
             else:
                 kept.append((since, task))
-        self._waiting = kept
         self.release(late)
-        if blocked:
-            self._offered += self._expire_after(slot_wait_sec, blocked)
-            self._release_now(blocked)
+        return kept, blocked
 
     def _expire_after(self, cooldown_sec: float, tasks: Sequence[Task]) -> list[tuple[float, TaskId]]:
         until = self._context.monotonic() + cooldown_sec

@@ -19,6 +19,7 @@ from tidemill.executor.outcomes import OutcomeDecider, Settler
 from tidemill.executor.retry_permits import RetryPermits
 from tidemill.executor.scaling import ScaleOut
 from tidemill.model import Lane, Retried, Snoozed, Task
+from tidemill.runner.process_pool import count_cores
 from tidemill.runner.resources import CLOSE_TIMEOUT_SEC
 from tidemill.runner.results import NotStarted
 from tidemill.runner.thread_pool import ThreadPool
@@ -69,7 +70,13 @@ class Execution:
         )
         self._permits = RetryPermits(context)
         self._settler = Settler(context)
-        self._dispatcher = Dispatcher(context, pool=self._pool, settler=self._settler, permits=self._permits)
+        self._dispatcher = Dispatcher(
+            context,
+            pool=self._pool,
+            settler=self._settler,
+            permits=self._permits,
+            core_count=options.isolated_concurrency or runtime.settings.isolated_concurrency or count_cores(),
+        )
         self._claimer = Claimer(context, permits=self._permits, avoided=self._dispatcher.find_avoided_ids)
         self._outcomes = OutcomeDecider(runtime)
         self._heartbeat = Heartbeat(context, permits=self._permits, find_leased=self._dispatcher.find_leased)
@@ -81,6 +88,7 @@ class Execution:
         self._backoff = ClaimBackoff()
         self._has_returned = False
         self._next_claim_at = 0.0
+        self._claims_without_core = 0
         self._end_by = math.inf
 
     def run(self) -> Report:
@@ -126,7 +134,7 @@ class Execution:
 
     @property
     def _is_busy(self) -> bool:
-        return self._pool.free < self._pool.size or self._dispatcher.waiting_count > 0
+        return self._pool.free < self._pool.size or self._dispatcher.has_waiting
 
     @property
     def _has_backlog(self) -> bool:
@@ -147,31 +155,45 @@ class Execution:
             self._claimed = self._claimer.claim(
                 free=room,
                 # Prefetched tasks count as slots, so that every queue gets its share of them.
-                slots=max(self._pool.size, len(self._pool.running) + self._dispatcher.waiting_count + room),
+                slots=max(self._pool.size, len(self._pool.running) + len(self._dispatcher.waiting) + room),
                 in_hand=[*(run.task for run in self._pool.running), *self._dispatcher.waiting],
                 now=self._context.now(),
                 idle=not self._is_busy,
                 thorough=thorough,
             )
             self._dispatcher.add(self._claimed.tasks, unconfirmed_tokens=self._claimed.unconfirmed_tokens)
-            self._dispatcher.fill_slots()
+            lacking = self._dispatcher.fill_slots()
         self._arrivals.record_claim(self._claimed.tasks)
         self._has_returned = False
         self._backoff = self._backoff.after(self._claimed)
         self._statistics.count_overtakes(self._claimed.overtaking)
         if self._claimed.tasks:
             self._prefetch.record_claim(began=began, took=self._context.monotonic() - began)
-            self._next_claim_at = 0.0
+            self._next_claim_at = self._decide_next_claim(has_core_for_some=lacking < len(self._claimed.tasks))
         else:
             error = self._claimed.error
             if error is not None and not self._report["claimed"] and not self._context.lifetime.persists:
                 raise error
             self._next_claim_at = self._context.monotonic() + self._compute_claim_pause()
 
+    def _decide_next_claim(self, *, has_core_for_some: bool) -> float:
+        """Return the time of the next claim after one with tasks: later each time if no core was free for any."""
+        self._claims_without_core = 0 if has_core_for_some else self._claims_without_core + 1
+        if has_core_for_some:
+            return 0.0
+        pause = compute_pause(self._claims_without_core, timing=self._context.timing, draw=self._context.draw())
+        return self._context.monotonic() + pause
+
     def _dispatch(self) -> None:
-        if self._dispatcher.waiting_count:
+        if self._dispatcher.has_waiting:
             with self._limit_time():
                 self._dispatcher.fill_slots()
+        withdrawn = self._dispatcher.withdraw_offers_for_core()
+        for task in withdrawn:
+            self._claimer.put_back(task, due_at=task.due_at, lane=task.lane)
+        if withdrawn:
+            self._has_returned = True
+            self._next_claim_at = 0.0
 
     def _compute_claim_pause(self) -> float:
         """Return the seconds until the next claim: few if other executors were faster, because tasks may be left."""
@@ -289,7 +311,7 @@ class Execution:
         return recovery.is_complete
 
     def _launch_if_behind(self) -> None:
-        is_full = not self._pool.free or not self._context.may_claim()
+        is_full = not self._pool.free or self._dispatcher.lacks_cores or not self._context.may_claim()
         if self._scale_out is not None and self._has_backlog and is_full:
             with self._limit_time():
                 self._scale_out.launch_if_behind(self._claimed.queues, report=self._report, slots=self._pool.size)

@@ -70,7 +70,10 @@ _TICK_HINT: Final = "see whether the schedule is enabled and what the function e
 
 NEXT_REASON: Final = Reason(
     code="next",
-    message="It is due and nothing stands in its way: the next claim with a slot free for its lane takes it.",
+    message=(
+        "It is due and nothing stands in its way: the next claim with a slot free for its lane takes it. A function "
+        "with isolate=True also waits for a core: ISOLATED_CONCURRENCY sets how many run at once."
+    ),
 )
 _Check: TypeAlias = Callable[[Task, Facts], str | None]
 

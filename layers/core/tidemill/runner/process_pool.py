@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import select
 import socket
 import sys
@@ -53,6 +54,13 @@ from tidemill.runner.process_protocol import (
 from tidemill.runner.results import RunResult
 
 _SEND_TIMEOUT_SEC: Final = 10.0
+
+
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # macOS and Windows have none
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class ProcessPool:

@@ -66,6 +66,20 @@ def apart(payload: dict[str, Any], _ctx: TaskContext) -> None:
         time.sleep(0.01)
 
 
+@task("watched.burn", timeout=6, isolate=True)
+def burn(payload: dict[str, Any], _ctx: TaskContext) -> None:
+    """Take a second, as on a core of its own; the line at the end has the number below zero."""
+    _trace(payload | {"n": payload["n"] + 1})
+    time.sleep(1)
+    _trace(payload | {"n": -payload["n"] - 1})
+
+
+@task("watched.occupy", timeout=LONG_SEC, isolate=True)
+def occupy(payload: dict[str, Any], ctx: TaskContext) -> str:
+    """Wait for the file ``go`` in a process of its own."""
+    return wait(payload, ctx)
+
+
 @task("watched.deaf", timeout=0.5)
 def deaf(payload: dict[str, Any], _ctx: TaskContext) -> None:
     """Run past its timeout where no interruption reaches it."""
