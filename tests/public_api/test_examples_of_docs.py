@@ -28,7 +28,7 @@ from tidemill.requests.events import DirectRequest, ExecuteRequest
 from tidemill.requests.tasks import new_task
 from tidemill.settings import Settings, from_environment
 from tidemill.store.connection import open_tasks
-from tidemill.testing import Mongod
+from tidemill.testing import Mongod, drain
 from tools.pages import find_blocks, read_page
 
 
@@ -43,11 +43,12 @@ def read_table(page: str, head: str) -> list[list[str]]:
 READ_TOGETHER = {
     "readme": ("README.md",),
     "guides": ("docs/guides/tasks.md", "docs/guides/enqueue.md", "docs/guides/retries.md"),
+    "typed": ("docs/guides/typed-client.md",),
 }
 """Pages whose snippets follow one another, like the lines of one module."""
 
 
-@pytest.mark.parametrize("pages", READ_TOGETHER.values(), ids=READ_TOGETHER)
+@pytest.mark.parametrize("pages", [READ_TOGETHER["readme"], READ_TOGETHER["guides"]], ids=["readme", "guides"])
 def test_the_snippets_define_enqueue_and_run_a_task(
     pages: tuple[str, ...], client: MongoClient[dict[str, Any]], db: Database[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +71,24 @@ def test_the_snippets_define_enqueue_and_run_a_task(
     task = Queue(db).get(names["task_id"])
     assert isinstance(task, Task)
     assert (task.status, task.result) == ("done", {"sent": "order-7"})
+
+
+def test_the_snippets_about_types_enqueue_and_wait(
+    client: MongoClient[dict[str, Any]],
+    db: Database[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    registry = Registry()
+    monkeypatch.setattr(tidemill, "task", registry.task)
+    names: dict[str, Any] = {"client": _Client(client, db), "__name__": "typed"}
+
+    for snippet in find_blocks(read_page("docs/guides/typed-client.md"), "python"):
+        exec(compile(snippet, "typed-client.md", "exec", dont_inherit=True), names)
+        drain(Queue(db), registry=registry)
+
+    assert capsys.readouterr().out == "7\n"
+    assert [handle.wait(timedelta(0)).number for handle in names["handles"]] == [7, 8]
 
 
 GIVEN = """

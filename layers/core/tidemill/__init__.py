@@ -12,18 +12,24 @@ from tidemill.errors import (
     InvalidRequestError,
     MissingIndexError,
     NotDelayedError,
+    ResultError,
     Retry,
     SettingsError,
     Snooze,
+    TaskCancelledError,
+    TaskFailedError,
     TaskNotFoundError,
     TaskTimeoutError,
     TidemillError,
     UnavailableError,
     UnknownTaskError,
+    WaitTimeoutError,
 )
 from tidemill.explain.reasons import Explanation
+from tidemill.handles import Handle
 from tidemill.model import Attempt, Backoff, Malformed, RetryPolicy, Task
 from tidemill.policy.retry import PRESETS
+from tidemill.references import TaskRef
 from tidemill.registry import task, task_hook
 from tidemill.requests.tasks import NewTask
 from tidemill.runner.resources import resource
@@ -36,23 +42,29 @@ __all__ = [
     "DuplicateKeyError",
     "Explanation",
     "Fail",
+    "Handle",
     "InvalidRequestError",
     "Malformed",
     "MissingIndexError",
     "NewTask",
     "NotDelayedError",
     "Queue",
+    "ResultError",
     "Retry",
     "RetryPolicy",
     "SettingsError",
     "Snooze",
     "Task",
+    "TaskCancelledError",
     "TaskContext",
+    "TaskFailedError",
     "TaskNotFoundError",
+    "TaskRef",
     "TaskTimeoutError",
     "TidemillError",
     "UnavailableError",
     "UnknownTaskError",
+    "WaitTimeoutError",
     "__version__",
     "resource",
     "task",

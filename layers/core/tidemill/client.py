@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar, Unpack, overload
 
 from pymongo.client_session import ClientSession
 from pymongo.database import Database
 
-from tidemill.clock import Clock, ServerClock
+from tidemill.client_requests import ManyOptions, Options, make_request, make_requests, require_seconds
+from tidemill.clock import Clock, ServerClock, read_monotonic
 from tidemill.control.task_types import Directory
 from tidemill.dead_letters.queries import find_latest
 from tidemill.documents import DEAD_LETTERS
 from tidemill.enqueue.enqueue import EnqueueService
 from tidemill.enqueue.rules import EnqueueRules
-from tidemill.errors import InvalidRequestError, NotDelayedError, Problem, TaskNotFoundError
+from tidemill.errors import InvalidRequestError, NotDelayedError, Problem, TaskNotFoundError, WaitTimeoutError
 from tidemill.explain.reasons import Explanation, explain
+from tidemill.handles import FIRST_PAUSE_SEC, LAST_PAUSE_SEC, PAUSE_FACTOR, Handle, has_ended, read_end
 from tidemill.model import Malformed, RetryPolicy, Task, TaskId
-from tidemill.policy.retry import PRESET_EXPECTED
-from tidemill.requests.tasks import NewTask, check_tasks, new_task
+from tidemill.references import TaskRef, find_reference
+from tidemill.requests.tasks import NewTask, check_tasks
 from tidemill.store import tasks
 from tidemill.store.connection import open_tasks, with_majority, with_prefix
+from tidemill.task_functions import TaskContext
 from tidemill.text import add_article
+
+P = TypeVar("P")
+R = TypeVar("R")
+AsyncFunction: TypeAlias = Callable[[P, TaskContext], Coroutine[Any, Any, R]] | Callable[[P], Coroutine[Any, Any, R]]
+Function: TypeAlias = Callable[[P, TaskContext], R] | Callable[[P], R] | TaskRef[P, R]
 
 _SINGLE: Final = EnqueueRules(is_single=True)
 _MANY: Final = EnqueueRules()
@@ -81,10 +89,16 @@ class Queue:
         """
         return self._service.now()
 
+    @overload
+    def enqueue(self, name: str, payload: dict[str, Any], **options: Unpack[Options]) -> TaskId: ...
+    @overload
+    def enqueue(self, task: AsyncFunction[P, R], payload: P, /, **options: Unpack[Options]) -> Handle[R]: ...
+    @overload
+    def enqueue(self, task: Function[P, R], payload: P, /, **options: Unpack[Options]) -> Handle[R]: ...
     def enqueue(
         self,
-        name: str,
-        payload: dict[str, Any],
+        name: object,
+        payload: Any,
         *,
         queue: str = "default",
         priority: int = 0,
@@ -96,12 +110,17 @@ class Queue:
         timeout: timedelta | None = None,
         idempotency_key: str | None = None,
         session: ClientSession | None = None,
-    ) -> TaskId:
-        """Store a task and return its id; after this call the task is not lost.
+    ) -> TaskId | Handle[Any]:
+        """Store a task; after this call the task is not lost.
+
+        Return the id of a task that is enqueued by its name. Return a `Handle` for a task that is enqueued by its
+        function or by a `TaskRef`; it has the id, and waits for the result.
 
         Args:
-            name: Registered task function. An unregistered name is refused, unless no function is registered yet.
-            payload: Argument of the function: at most 256 KiB of values that MongoDB stores.
+            name: Name of a task, a registered task function, or a `TaskRef`. An unregistered name is refused, unless
+                no function is registered yet.
+            payload: Argument of the function: at most 256 KiB of values that MongoDB stores. For a function and a
+                `TaskRef` it is a value of the payload's type, which is checked here.
             queue: Queue of the task.
             priority: Higher first, within the queue.
             delay: Delay from now until the task is due.
@@ -120,29 +139,61 @@ class Queue:
             ForeignCollectionError: A collection with one of Tidemill's names belongs to another application.
             UnavailableError: MongoDB did not confirm; with a key, a repeat is safe.
         """
-        with _rename_fields():
-            request = new_task(
-                name=name,
-                payload=payload,
-                queue=queue,
-                priority=priority,
-                delay_sec=_to_seconds(delay, field="delay"),
-                not_before=not_before,
-                expires_at=expires_at,
-                retry=_require_policy(retry),
-                max_retries=max_retries,
-                timeout_sec=_to_seconds(timeout, field="timeout"),
-                idempotency_key=idempotency_key,
-            )
-        return self._submit([request], rules=_SINGLE, session=session)[0]
+        reference = None if isinstance(name, str) else find_reference(name)
+        request = make_request(
+            name=name if reference is None else reference.name,
+            payload=payload if reference is None else reference.dump(payload),
+            queue=queue,
+            priority=priority,
+            delay=delay,
+            not_before=not_before,
+            expires_at=expires_at,
+            retry=retry,
+            max_retries=max_retries,
+            timeout=timeout,
+            idempotency_key=idempotency_key,
+        )
+        [task_id] = self._submit([request], rules=_SINGLE, session=session)
+        return task_id if reference is None else Handle(task_id, self, reference)
 
+    @overload
     def enqueue_many(
         self, requests: Iterable[NewTask | Mapping[str, Any]], *, session: ClientSession | None = None
-    ) -> list[TaskId]:
+    ) -> list[TaskId]: ...
+    @overload
+    def enqueue_many(
+        self,
+        task: AsyncFunction[P, R],
+        payloads: Iterable[P],
+        /,
+        *,
+        session: ClientSession | None = None,
+        **options: Unpack[ManyOptions],
+    ) -> list[Handle[R]]: ...
+    @overload
+    def enqueue_many(
+        self,
+        task: Function[P, R],
+        payloads: Iterable[P],
+        /,
+        *,
+        session: ClientSession | None = None,
+        **options: Unpack[ManyOptions],
+    ) -> list[Handle[R]]: ...
+    def enqueue_many(
+        self,
+        requests: Any,
+        payloads: Iterable[Any] | None = None,
+        *,
+        session: ClientSession | None = None,
+        **options: Unpack[ManyOptions],
+    ) -> list[TaskId] | list[Handle[Any]]:
         """Store many tasks, in order, and return their ids. All are validated before the first is stored.
 
-        Each request is a `NewTask` or a mapping of its fields; ``idempotency_key`` may be among them. Each thousand is
-        stored in one transaction: all of them or none. A standalone server has no transactions: an error half-way
+        ``enqueue_many(task, payloads)`` stores one task for each payload, all with the same options, and returns their
+        handles. *task* is a function or a `TaskRef`, as for `enqueue`. Without payloads, each request is a
+        `NewTask` or a mapping of its fields; ``idempotency_key`` may be among them. Each thousand is stored in one
+        transaction: all of them or none. A standalone server has no transactions: an error half-way
         leaves the first tasks stored. In a transaction of *session*, that transaction decides. Any other transaction
         ends after 30 s, or at your ``pymongo.timeout``.
 
@@ -152,8 +203,13 @@ class Queue:
                 thousand was stored.
             UnavailableError: MongoDB did not confirm; with keys, a repeat is safe.
         """
-        tasks, payloads = check_tasks(requests)
-        return self._submit(tasks, rules=_MANY, payloads=payloads, session=session)
+        if payloads is None:
+            checked = check_tasks(requests)
+            return self._submit(checked.tasks, rules=_MANY, payloads=checked.payloads, session=session)
+        reference = find_reference(requests)
+        checked = check_tasks(make_requests(reference, payloads, options))
+        ids = self._submit(checked.tasks, rules=_MANY, payloads=checked.payloads, session=session)
+        return [Handle(task_id, self, reference) for task_id in ids]
 
     def get(self, task_id: TaskId, *, source: str | None = None) -> Task | Malformed:
         """Return the current state of a task, also of a dead letter.
@@ -169,6 +225,31 @@ class Queue:
         if task is None:
             raise TaskNotFoundError(task_id)
         return task
+
+    def wait(self, task_id: TaskId, timeout: timedelta) -> Any:  # noqa: ANN401 - functions return anything
+        """Wait for the end of a task and return its result, as it is stored.
+
+        The task is looked at after 50 ms, and then less and less often, up to once a second.
+
+        Raises:
+            TaskFailedError: The task failed for good; it may be a dead letter.
+            TaskCancelledError: The task was cancelled.
+            WaitTimeoutError: The task did not end in time. It is a ``TimeoutError``.
+            TaskNotFoundError: The task does not exist, or it has ended and its retention is over.
+            UnavailableError: MongoDB did not answer.
+        """
+        seconds = require_seconds(timeout, field="timeout")
+        ends_at, pause = read_monotonic() + seconds, FIRST_PAUSE_SEC
+        while True:
+            if not tasks.is_unfinished(self._tasks, task_id):
+                task = self.get(task_id)
+                if has_ended(task):
+                    return read_end(task)
+            left = ends_at - read_monotonic()
+            if left <= 0:
+                raise WaitTimeoutError(task_id, seconds)
+            time.sleep(min(pause, left))
+            pause = min(pause * PAUSE_FACTOR, LAST_PAUSE_SEC)
 
     def cancel(self, task_id: TaskId, *, force: bool = False) -> Task | Malformed:
         """Cancel a pending task at once, or ask a running one to stop; return its new state.
@@ -240,31 +321,3 @@ class Queue:
         else:
             return
         raise InvalidRequestError([Problem("session", problem)])
-
-
-@contextmanager
-def _rename_fields() -> Iterator[None]:
-    """Raise problems under the caller's parameters: ``delay`` and ``timeout`` instead of ``..._sec``."""
-    try:
-        yield
-    except InvalidRequestError as error:
-        raise InvalidRequestError(
-            [
-                Problem(problem.field.removesuffix("_sec"), problem.message.replace("delay_sec", "delay"))
-                if problem.field in {"delay_sec", "timeout_sec", "task"}
-                else problem
-                for problem in error.problems
-            ]
-        ) from None
-
-
-def _to_seconds(duration: object, *, field: str) -> float | None:
-    if duration is not None and not isinstance(duration, timedelta):
-        raise InvalidRequestError([Problem(field, "must be a timedelta")])
-    return None if duration is None else duration.total_seconds()
-
-
-def _require_policy(policy: object) -> RetryPolicy | str | None:
-    if policy is None or isinstance(policy, str | RetryPolicy):
-        return policy
-    raise InvalidRequestError([Problem("retry", f"{PRESET_EXPECTED}, or a RetryPolicy")])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tidemill.model import TaskId
+from tidemill.text import format_error
 
 MAX_RETRY_AFTER = timedelta(hours=24)
 
@@ -85,6 +86,59 @@ class NotDelayedError(TidemillError):
         self.status = status
         state = "is due already" if status == "pending" else f"is {status}"
         super().__init__(f"task {task_id} {state}: only a pending task that is not due yet can be made due now")
+
+
+class TaskFailedError(TidemillError):
+    """A task that a caller waits for has failed for good.
+
+    Attributes:
+        task_id: The task.
+        code: The code of its last failure, often the name of an exception.
+        reason: The reason why no retry followed; ``None`` for a document that is no valid task.
+    """
+
+    def __init__(self, task_id: TaskId, *, code: str, message: str, reason: str | None = None) -> None:
+        self.task_id = task_id
+        self.code = code
+        self.reason = reason
+        why = f" ({reason})" if reason else ""
+        super().__init__(f"task {task_id} failed{why}: {format_error(code, message)}")
+
+
+class TaskCancelledError(TidemillError):
+    """A task that a caller waits for was cancelled.
+
+    Attributes:
+        task_id: The task.
+    """
+
+    def __init__(self, task_id: TaskId) -> None:
+        self.task_id = task_id
+        super().__init__(f"task {task_id} was cancelled, so it has no result")
+
+
+class WaitTimeoutError(TidemillError, TimeoutError):
+    """A task did not end within the time of a wait; it was not changed and may still end.
+
+    Attributes:
+        task_id: The task.
+    """
+
+    def __init__(self, task_id: TaskId, seconds: float) -> None:
+        self.task_id = task_id
+        super().__init__(f"task {task_id} did not end within {seconds:g} s: wait again, or ask why with explain()")
+
+
+class ResultError(TidemillError):
+    """The result of a task cannot be read as the type of its function.
+
+    Attributes:
+        task_id: The task, which is done.
+    """
+
+    def __init__(self, task_id: TaskId, problem: str) -> None:
+        self.task_id = task_id
+        super().__init__(f"the result of task {task_id} {problem}")
 
 
 class RegistrationError(TidemillError):

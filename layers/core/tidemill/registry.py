@@ -13,6 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 from tidemill.errors import RegistrationError
 from tidemill.hooks import Hook, call_inside, make_hook
@@ -55,6 +56,10 @@ class TaskType:
         return self.function(argument, ctx) if self.signature.takes_context else self.function(argument)
 
 
+_REGISTRIES: Final[WeakSet[Registry]] = WeakSet()
+"""All registries of this process: that of `task`, and those of tests."""
+
+
 class Registry:
     """Task types by name; each name belongs to one function."""
 
@@ -65,6 +70,7 @@ class Registry:
         self._package: str | None = None
         self._hooks: list[Hook] = []
         self._hook_places: list[Place] = []
+        _REGISTRIES.add(self)
 
     def task(
         self,
@@ -234,6 +240,14 @@ class LoadedPackage:
 
     registry: Registry
     faults: tuple[Fault, ...] = ()
+
+
+def find_task_types(function: object) -> dict[str, TaskType]:
+    """Return the types that *function* is registered as, by name. A method of an equal object counts, too."""
+    types = [task_type for registry in list(_REGISTRIES) for task_type in registry]
+    found = [task_type for task_type in types if task_type.function is function]
+    found = found or [task_type for task_type in types if task_type.function == function]
+    return {task_type.name: task_type for task_type in found}
 
 
 def load(package: str, registry: Registry = REGISTRY) -> Registry:

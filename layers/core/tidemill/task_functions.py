@@ -97,7 +97,7 @@ class PayloadType:
             return self.adapter.validate_python(payload)
         except ValidationError as error:
             found = "; ".join(f"{problem.field}: {problem.message}" for problem in problems(error, below="payload"))
-            name = _describe_type(self.annotation)
+            name = describe_type(self.annotation)
             raise Fail(f"the payload does not fit {name}: {found}", code="ValidationError") from None
 
 
@@ -129,6 +129,50 @@ def read_signature(function: object, name: str) -> Signature:
     payload, *second = usable[:2]
     takes_context = bool(second) and _is_context(second[0], function, name, is_own=second[0] in own)
     return Signature(payload_type=_make_payload_type(payload, function), takes_context=takes_context)
+
+
+def make_payload_type(annotation: object, place: str) -> PayloadType | None:
+    """Return the type of payloads that are validated as *annotation*, or ``None`` if each payload fits as it is.
+
+    Raises:
+        RegistrationError: No payload fits, or Pydantic does not know the type; the message names the *place*.
+    """
+    if _is_plain(annotation):
+        return None
+    if _never_fits(annotation):
+        raise RegistrationError(
+            f"a payload is an object (a dict), which never fits {describe_type(annotation)}, the annotation of {place}"
+        )
+    try:
+        adapter = TypeAdapter[Any](annotation)
+        adapter.validator.title  # noqa: B018 - raises for a type whose fields are not resolved
+        return PayloadType(annotation, adapter)
+    except (PydanticUserError, TypeError, NameError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RegistrationError(
+            f"Pydantic cannot validate a payload as {describe_type(annotation)}, the annotation of {place}: {reason}"
+        ) from error
+
+
+def read_result_annotation(function: object) -> Any:  # noqa: ANN401 - an annotation can be anything
+    """Return the annotation of the result of a task function, or ``None`` without one.
+
+    Raises:
+        RegistrationError: The annotation cannot be resolved.
+    """
+    try:
+        annotation = inspect.signature(function).return_annotation  # type: ignore[arg-type]
+        return None if annotation is Parameter.empty else _resolve(annotation, function)
+    except Exception as error:  # resolving an annotation runs its code, which may raise anything
+        place = describe_place(function)  # type: ignore[arg-type]
+        raise RegistrationError(f"the annotation of the result of {place} cannot be resolved: {error}") from error
+
+
+def describe_type(annotation: object) -> str:
+    """Return *annotation* as its author wrote it, more or less: without the names of modules."""
+    if isinstance(annotation, type) and typing.get_origin(annotation) is None:
+        return annotation.__name__
+    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", str(annotation))
 
 
 def describe_place(function: Callable[..., Any]) -> str:
@@ -197,7 +241,7 @@ def _is_context(parameter: Parameter, function: object, name: str, *, is_own: bo
         case False if is_own and not has_default:
             raise RegistrationError(
                 f"the second argument of the task function {name!r} is its TaskContext, and {parameter.name!r} is "
-                f"annotated as {_describe_type(parameter.annotation)}: give it a default, or remove it"
+                f"annotated as {describe_type(parameter.annotation)}: give it a default, or remove it"
             )
         case is_meant:
             return is_meant
@@ -228,21 +272,7 @@ def _make_payload_type(payload: Parameter, function: object) -> PayloadType | No
             f"the annotation of {payload.name!r} of {place} cannot be resolved: {error}; "
             "a type that is imported for type checkers only cannot validate a payload"
         ) from error
-    if _is_plain(annotation):
-        return None
-    if _never_fits(annotation):
-        raise RegistrationError(
-            f"a payload is an object (a dict), which never fits {_describe_type(annotation)}, the annotation of {place}"
-        )
-    try:
-        adapter = TypeAdapter[Any](annotation)
-        adapter.validator.title  # noqa: B018 - raises for a type whose fields are not resolved
-        return PayloadType(annotation, adapter)
-    except (PydanticUserError, TypeError, NameError) as error:
-        reason = str(error).partition("\n")[0]
-        raise RegistrationError(
-            f"Pydantic cannot validate a payload as {_describe_type(annotation)}, the annotation of {place}: {reason}"
-        ) from error
+    return make_payload_type(annotation, place)
 
 
 def _is_plain(annotation: object) -> bool:
@@ -279,10 +309,3 @@ def _find_globals(function: object) -> dict[str, Any]:
     if inner is not None and (not own or own == getattr(find_routine(inner), "__annotations__", {})):
         return _find_globals(inner)
     return getattr(routine, "__globals__", {})
-
-
-def _describe_type(annotation: object) -> str:
-    """Return *annotation* as its author wrote it, more or less: without the names of modules."""
-    if isinstance(annotation, type) and typing.get_origin(annotation) is None:
-        return annotation.__name__
-    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", str(annotation))

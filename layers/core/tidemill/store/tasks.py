@@ -51,6 +51,13 @@ def get(tasks: Tasks, task_id: TaskId, *, source: str | None = None) -> Task | M
     return None if raw is None else read_task(raw)
 
 
+def is_unfinished(tasks: Tasks, task_id: TaskId) -> bool:
+    """Return whether a task with this id is pending or processing. Its payload is not read."""
+    with translate_errors():
+        raw = tasks.find_one({"_id": {"$eq": task_id}}, {"status": 1})
+    return raw is not None and decode(raw).get("status") in {"pending", "processing"}
+
+
 def cancel(tasks: Tasks, task_id: TaskId, *, now: datetime, force: bool = False) -> Task | Malformed | None:
     """Cancel a pending task, or request the cancellation of a processing task, and return the changed task.
 

@@ -1,0 +1,116 @@
+"""Requests from the arguments of `Queue`: durations are timedeltas there, and retries are policies or presets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+
+from pymongo.client_session import ClientSession
+
+from tidemill.errors import InvalidRequestError, Problem
+from tidemill.model import RetryPolicy
+from tidemill.policy.retry import PRESET_EXPECTED
+from tidemill.references import Reference
+from tidemill.requests.tasks import NewTask, new_task
+from tidemill.requests.validation import limit_problems
+
+
+class ManyOptions(TypedDict, total=False):
+    """Options of tasks that are enqueued together; `Queue.enqueue` says what they mean."""
+
+    queue: str
+    priority: int
+    delay: timedelta | None
+    not_before: datetime | None
+    expires_at: datetime | None
+    retry: RetryPolicy | str | None
+    max_retries: int | None
+    timeout: timedelta | None
+
+
+class Options(ManyOptions, total=False):
+    """Options of a task; `Queue.enqueue` says what they mean."""
+
+    idempotency_key: str | None
+    session: ClientSession | None
+
+
+def make_request(
+    *,
+    delay: object = None,
+    timeout: object = None,
+    retry: object = None,
+    **fields: Any,  # noqa: ANN401 - any value
+) -> NewTask:
+    """Return the request for one task; *fields* are its fields that need no conversion.
+
+    Raises:
+        InvalidRequestError: With every problem found, under the names of the caller's arguments.
+    """
+    with _rename_fields():
+        return new_task(
+            delay_sec=None if delay is None else require_seconds(delay, field="delay"),
+            retry=_require_policy(retry),
+            timeout_sec=None if timeout is None else require_seconds(timeout, field="timeout"),
+            **fields,
+        )
+
+
+def make_requests(reference: Reference, payloads: Iterable[object], options: ManyOptions) -> list[dict[str, Any]]:
+    """Return a request for each payload, all with the same *options*.
+
+    Raises:
+        InvalidRequestError: An option is not allowed, or payloads do not fit; their problems begin with their index.
+    """
+    given: dict[str, Any] = dict(options)
+    unknown = given.keys() - ManyOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"enqueue_many() got an unexpected keyword argument {min(unknown)!r}")
+    shared = make_request(name=reference.name, payload={}, **given)
+    fields = shared.model_dump(include=shared.model_fields_set - {"name", "payload", "retry"})
+    fields |= {"retry": shared.retry}
+    requests: list[dict[str, Any]] = []
+    found: list[Problem] = []
+    for index, payload in enumerate(payloads):
+        try:
+            requests.append({"name": reference.name, "payload": reference.dump(payload), **fields})
+        except InvalidRequestError as error:
+            found += [Problem(f"{index}.{problem.field}", problem.message) for problem in error.problems]
+    if found:
+        raise InvalidRequestError(limit_problems(found))
+    return requests
+
+
+@contextmanager
+def _rename_fields() -> Iterator[None]:
+    """Raise problems under the caller's parameters: ``delay`` and ``timeout`` instead of ``..._sec``."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise InvalidRequestError(
+            [
+                Problem(problem.field.removesuffix("_sec"), problem.message.replace("delay_sec", "delay"))
+                if problem.field in {"delay_sec", "timeout_sec", "task"}
+                else problem
+                for problem in error.problems
+            ]
+        ) from None
+
+
+def require_seconds(duration: object, *, field: str) -> float:
+    """Return the seconds of a *duration*.
+
+    Raises:
+        InvalidRequestError: It is no timedelta.
+    """
+    if not isinstance(duration, timedelta):
+        raise InvalidRequestError([Problem(field, "must be a timedelta")])
+    return duration.total_seconds()
+
+
+def _require_policy(policy: object) -> RetryPolicy | str | None:
+    if policy is None or isinstance(policy, str | RetryPolicy):
+        return policy
+    raise InvalidRequestError([Problem("retry", f"{PRESET_EXPECTED}, or a RetryPolicy")])
