@@ -23,7 +23,7 @@ SAM = env -u AWS_PROFILE -u MAKEFLAGS -u MAKELEVEL SAM_CLI_TELEMETRY=0 __SAM_CLI
 # This machine's processor, as Lambda calls it.
 MACHINE = $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,x86_64)
 
-.PHONY: help setup demo serve openapi schemas project graph cost test test-all e2e deployed golden guards bench figures chaos survival fuzz build check format release lock clean
+.PHONY: help setup demo serve openapi schemas project twins graph cost test test-all e2e deployed golden guards bench figures chaos survival fuzz build check format release lock clean
 help:
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
 
@@ -64,6 +64,9 @@ schemas: $(READY) ## write the JSON Schemas of all events to events/schemas
 
 project: $(READY) ## write what `tidemill init` takes from the repository: template, events, pins
 	@$(PYTHON) -m tools.project
+
+twins: $(READY) ## write the async twins of the client from their sync sources
+	@$(PYTHON) -m tools.async_twins
 
 graph: $(READY) ## draw what the template deploys, into docs/operate/resources.md
 	@$(PYTHON) -m tools.graph --write

@@ -15,7 +15,7 @@ from pymongo.database import Database
 from tidemill.clock import Clock, ServerClock
 from tidemill.control.task_types import Directory
 from tidemill.documents import decode
-from tidemill.enqueue.enqueue import EnqueueService
+from tidemill.enqueue.enqueue import EventService
 from tidemill.model import Lane, Lease, Malformed, Task
 from tidemill.requests.tasks import NewTask, check_tasks
 from tidemill.store import claims
@@ -55,10 +55,10 @@ def document(now: datetime, **fields: Any) -> dict[str, Any]:
     } | fields
 
 
-def make_service(db: Database[Any], *, clock: Clock | None = None) -> EnqueueService:
+def make_service(db: Database[Any], *, clock: Clock | None = None) -> EventService:
     """The way in of *db*, as the enqueue function has it."""
     db = with_majority(db)
-    return EnqueueService(db, clock=clock or ServerClock(db), directory=Directory(db))
+    return EventService(db, clock=clock or ServerClock(db), directory=Directory(db))
 
 
 def add(tasks: Tasks, documents: Iterable[Mapping[str, Any]]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import uuid
 from collections.abc import Iterator, Mapping
@@ -14,12 +15,14 @@ from pymongo.database import Database
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from tests.handlers import calls
+from tests.handlers.blocking import MakeQueue, make_blocking_queue
 from tests.handlers.calls import Answer
 from tests.handlers.lambda_api import FakeLambda, replace_lambda_client, wait_for_launch
 from tests.handlers.warm import cool_down
+from tidemill import Queue
 from tidemill.aws import lambda_functions, metrics
 from tidemill.bootstrap import deployment
-from tidemill.clock import ServerClock
+from tidemill.clock import Clock, ServerClock
 from tidemill.control import task_types
 from tidemill.executor.lifetime import TIMING
 from tidemill.registry import load
@@ -147,6 +150,44 @@ class Deployed:
         """What was sent to MongoDB since the last call, but for the driver's own."""
         sent, self._watch.sent = self._watch.sent, []
         return [one for one in sent if one[0] not in MADE_BY_DRIVER]
+
+
+@pytest.fixture(scope="session")
+def runner() -> Iterator[asyncio.Runner]:
+    """The event loop of all async tests."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(params=["sync", "async"])
+def make_queue(request: pytest.FixtureRequest, runner: asyncio.Runner) -> Iterator[MakeQueue]:
+    """Makes a `Queue`, and in a second run of the test an `AsyncQueue` that is called like one."""
+    if request.param == "sync":
+        yield Queue
+        return
+    clients: dict[object, pymongo.AsyncMongoClient[Any]] = {}
+
+    def make(db: Database[Any], *, clock: Clock | None = None) -> Queue:
+        if db.client not in clients:
+            clients[db.client] = _copy_client(db.client)
+        return make_blocking_queue(runner, clients[db.client], db, clock=clock)
+
+    yield make
+    for client in clients.values():
+        runner.run(client.close())
+
+
+def _copy_client(client: pymongo.MongoClient[Any]) -> pymongo.AsyncMongoClient[Any]:
+    """Return an async client of the same server, with the same listeners."""
+    address, options = client.topology_description.server_descriptions(), client.options
+    host = ",".join(f"{host}:{port}" for host, port in address)
+    return pymongo.AsyncMongoClient(
+        f"mongodb://{host}/",
+        tz_aware=True,
+        timeoutMS=None if options.timeout is None else int(options.timeout * 1000),
+        replicaSet=options.replica_set_name,
+        event_listeners=options.event_listeners,
+    )
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from pymongo.database import Database
 
 from tests.builders import document
 from tests.fixtures import T0, ManualClock
+from tests.handlers.blocking import MakeQueue
 from tidemill import (
     PRESETS,
     Backoff,
@@ -37,15 +38,15 @@ NUMBERS: dict[str, Any] = {
 
 
 @pytest.fixture
-def queue(db: Database[Any], clock: ManualClock) -> Queue:
-    return Queue(db, clock=clock)
+def queue(db: Database[Any], clock: ManualClock, make_queue: MakeQueue) -> Queue:
+    return make_queue(db, clock=clock)
 
 
 @pytest.fixture
-def unasked() -> Iterator[Queue]:
+def unasked(make_queue: MakeQueue) -> Iterator[Queue]:
     """A queue whose client never connects: what it refuses, it refuses without MongoDB."""
     with MongoClient[dict[str, Any]]("mongodb://127.0.0.1:1/", connect=False, timeoutMS=1) as client:
-        yield Queue(client["x"])
+        yield make_queue(client["x"])
 
 
 def only(db: Database[Any]) -> dict[str, Any]:
@@ -253,12 +254,14 @@ def test_a_thousand_at_once_are_a_thousand_tasks(queue: Queue, db: Database[Any]
     assert len(set(ids)) == db.tasks.count_documents({}) == 1000
 
 
-def test_it_relies_on_no_option_of_the_database_it_is_given(db: Database[Any], client: MongoClient[Any]) -> None:
+def test_it_relies_on_no_option_of_the_database_it_is_given(
+    db: Database[Any], client: MongoClient[Any], make_queue: MakeQueue
+) -> None:
     options: CodecOptions[Any] = CodecOptions(document_class=RawBSONDocument)
     odd = client.get_database(
         db.name, options, read_preference=ReadPreference.SECONDARY_PREFERRED, write_concern=WriteConcern(w=0)
     )
-    queue = Queue(odd)
+    queue = make_queue(odd)
 
     task_id = queue.enqueue("send", {"a": 1}, idempotency_key="k")
 
@@ -270,8 +273,8 @@ def test_it_relies_on_no_option_of_the_database_it_is_given(db: Database[Any], c
     assert db.tasks.count_documents({}) == 2
 
 
-def test_by_default_it_asks_the_server_for_the_time(db: Database[Any]) -> None:
-    task = Queue(db).enqueue("send", {})
+def test_by_default_it_asks_the_server_for_the_time(db: Database[Any], make_queue: MakeQueue) -> None:
+    task = make_queue(db).enqueue("send", {})
 
     assert abs(only(db)["created_at"] - datetime.now(UTC)) < timedelta(seconds=5)
     assert only(db)["_id"] == task

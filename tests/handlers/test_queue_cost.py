@@ -11,6 +11,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from tests.builders import new_tasks
+from tests.handlers.blocking import MakeQueue
 from tests.handlers.test_enqueue_names import Stopwatch, register
 from tidemill import InvalidRequestError, Queue, UnknownTaskError
 from tidemill.clock import ServerClock
@@ -33,8 +34,10 @@ def observed(mongod: Mongod, db: Database[Any], sent: Sent) -> Iterator[Database
         yield client[db.name]
 
 
-def test_nobody_is_asked_for_names_again_while_none_is_registered(observed: Database[Any], sent: Sent) -> None:
-    queue = Queue(observed)
+def test_nobody_is_asked_for_names_again_while_none_is_registered(
+    observed: Database[Any], sent: Sent, make_queue: MakeQueue
+) -> None:
+    queue = make_queue(observed)
     queue.enqueue("anything", {})
     sent.names.clear()
 
@@ -57,8 +60,8 @@ def test_a_name_is_refused_a_minute_after_the_first_was_registered(db: Database[
         queue.enqueue("anything", {})
 
 
-def test_a_thousand_held_keys_are_one_look(observed: Database[Any], sent: Sent) -> None:
-    queue = Queue(observed)
+def test_a_thousand_held_keys_are_one_look(observed: Database[Any], sent: Sent, make_queue: MakeQueue) -> None:
+    queue = make_queue(observed)
     first = queue.enqueue_many(KEYED)
     sent.names.clear()
 
@@ -68,18 +71,18 @@ def test_a_thousand_held_keys_are_one_look(observed: Database[Any], sent: Sent) 
     assert sent.names == ["find", "commitTransaction"]
 
 
-def test_tasks_that_were_validated_before_are_stored_beside_others(db: Database[Any]) -> None:
+def test_tasks_that_were_validated_before_are_stored_beside_others(db: Database[Any], make_queue: MakeQueue) -> None:
     wanted = [{"name": "noop", "payload": {"n": n}} for n in range(4)]
     ready = new_tasks(wanted[1:3])
 
-    ids = Queue(db).enqueue_many([wanted[0], *ready, wanted[3]])
+    ids = make_queue(db).enqueue_many([wanted[0], *ready, wanted[3]])
 
     stored = {one["_id"]: one["payload"] for one in db.tasks.find()}
     assert [stored[one] for one in ids] == [one["payload"] for one in wanted]
 
 
-def test_any_mapping_is_taken_and_nothing_that_only_looks_like_one(db: Database[Any]) -> None:
-    queue = Queue(db)
+def test_any_mapping_is_taken_and_nothing_that_only_looks_like_one(db: Database[Any], make_queue: MakeQueue) -> None:
+    queue = make_queue(db)
 
     assert len(queue.enqueue_many(iter([UserDict(name="noop", payload={}), {"name": "noop", "payload": {}}]))) == 2
     with pytest.raises(InvalidRequestError, match=r"^1: must be a NewTask or a mapping of its fields$"):

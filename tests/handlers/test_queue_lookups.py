@@ -11,14 +11,15 @@ from pymongo.database import Database
 
 from tests.builders import document
 from tests.fixtures import T0, ManualClock
+from tests.handlers.blocking import MakeQueue
 from tidemill import Malformed, Queue, Task, TaskNotFoundError
 
 MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
-def queue(db: Database[Any], clock: ManualClock) -> Queue:
-    return Queue(db, clock=clock)
+def queue(db: Database[Any], clock: ManualClock, make_queue: MakeQueue) -> Queue:
+    return make_queue(db, clock=clock)
 
 
 def only(db: Database[Any]) -> dict[str, Any]:

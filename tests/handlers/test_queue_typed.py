@@ -18,6 +18,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from typing_extensions import TypedDict
 
+from tests.handlers.blocking import MakeQueue
 from tidemill import (
     PRESETS,
     Handle,
@@ -92,8 +93,8 @@ def answer_oddly(_: Invoice) -> Receipt:
 
 
 @pytest.fixture
-def queue(db: Database[Any]) -> Queue:
-    return Queue(db)
+def queue(db: Database[Any], make_queue: MakeQueue) -> Queue:
+    return make_queue(db)
 
 
 def refuse_reason(call: Callable[[], object]) -> list[tuple[str, str]]:
@@ -114,7 +115,7 @@ def test_a_function_is_enqueued_with_its_model_and_its_result_read_as_one(queue:
         "send_invoice", {"order": "order-7", "amount": "1.50"}, 3
     )  # fmt: skip
     assert handle.status() == "pending"
-    assert drain(queue, registry=registry).done == 1
+    assert drain(db, registry=registry).done == 1
     receipt = handle.wait(SOON)
     assert_type(receipt, Receipt)
     assert receipt == Receipt(number=1, paid=Decimal("1.50"))
@@ -122,12 +123,12 @@ def test_a_function_is_enqueued_with_its_model_and_its_result_read_as_one(queue:
     assert queue.enqueue(send_invoice, Invoice(order="order-7"), idempotency_key="k", priority=3) == handle
 
 
-def test_a_coroutine_function_a_dataclass_and_a_typed_dict_have_their_types(queue: Queue) -> None:
+def test_a_coroutine_function_a_dataclass_and_a_typed_dict_have_their_types(queue: Queue, db: Database[Any]) -> None:
     letter = queue.enqueue(send_letter, Letter(to="Ada", on=date(2031, 7, 1)))
     content: Parcel = {"to": "Ada", "weight": Decimal("0.1")}
     parcel = queue.enqueue(send_parcel, content)
     plain = queue.enqueue(send_anything, {"n": 1})
-    drain(queue, registry=registry)
+    drain(db, registry=registry)
 
     assert_type(letter, Handle[str])
     assert_type(parcel, Handle[None])
@@ -136,10 +137,10 @@ def test_a_coroutine_function_a_dataclass_and_a_typed_dict_have_their_types(queu
     assert plain.wait(SOON) == {"n": 1}
 
 
-def test_a_reference_stands_for_a_function_that_is_not_imported(queue: Queue) -> None:
+def test_a_reference_stands_for_a_function_that_is_not_imported(queue: Queue, db: Database[Any]) -> None:
     reference = TaskRef[Invoice, Receipt]("send_invoice")
     handle = queue.enqueue(reference, Invoice(order="order-7", amount=Decimal(2)))
-    drain(queue, registry=registry)
+    drain(db, registry=registry)
 
     assert_type(handle, Handle[Receipt])
     assert handle.wait(SOON) == Receipt(number=1, paid=Decimal(2))
@@ -180,7 +181,7 @@ def test_many_have_the_same_options_and_a_handle_each(queue: Queue, db: Database
         ("bulk", 60.0, PRESETS["patient"].max_retries)
     }
     assert {task["due_at"] - task["created_at"] for task in stored} == {timedelta(seconds=5)}
-    drain(queue, registry=registry, now=queue.now() + timedelta(seconds=6))
+    drain(db, registry=registry, now=queue.now() + timedelta(seconds=6))
     assert [handle.wait(SOON).paid for handle in handles] == [0, 1, 2]
     assert queue.enqueue_many(send_invoice, []) == []
 
@@ -279,7 +280,7 @@ def test_a_model_is_stored_as_its_function_reads_it_back(
 
     [task] = db.tasks.find()
     assert task["payload"] == stored
-    assert drain(queue, registry=registry).done == 1
+    assert drain(db, registry=registry).done == 1
     assert read == [payload]
 
 
@@ -346,7 +347,7 @@ def test_what_is_no_registered_function_is_named(queue: Queue) -> None:
 def unregistered_twice(payload: dict[str, Any]) -> None: ...
 
 
-def test_a_method_of_an_object_is_found(queue: Queue) -> None:
+def test_a_method_of_an_object_is_found(queue: Queue, db: Database[Any]) -> None:
     class Mailer:
         def send(self, payload: Invoice) -> str:
             return payload.order
@@ -354,7 +355,7 @@ def test_a_method_of_an_object_is_found(queue: Queue) -> None:
     mailer, registry = Mailer(), Registry()
     registry.task("mail")(mailer.send)
     handle = queue.enqueue(mailer.send, Invoice(order="a"))
-    drain(queue, registry=registry)
+    drain(db, registry=registry)
 
     assert handle.wait(SOON) == "a"
 
@@ -375,9 +376,8 @@ def test_the_rules_of_every_enqueue_hold(queue: Queue, db: Database[Any]) -> Non
         queue.enqueue_many(send_invoice, [Invoice(order="a")], **options)
 
 
-def test_a_typed_task_takes_part_in_the_callers_transaction(
-    queue: Queue, db: Database[Any], client: MongoClient[Any]
-) -> None:
+def test_a_typed_task_takes_part_in_the_callers_transaction(db: Database[Any], client: MongoClient[Any]) -> None:
+    queue = Queue(db)
     with client.start_session() as session:
         session.start_transaction()
         queue.enqueue(send_invoice, Invoice(order="a"), session=session)
@@ -387,9 +387,9 @@ def test_a_typed_task_takes_part_in_the_callers_transaction(
     assert db.tasks.count_documents({}) == 0
 
 
-def test_a_result_of_another_type_is_told_without_its_value(queue: Queue) -> None:
+def test_a_result_of_another_type_is_told_without_its_value(queue: Queue, db: Database[Any]) -> None:
     handle = queue.enqueue(answer_oddly, Invoice(order="a"))
-    drain(queue, registry=registry)
+    drain(db, registry=registry)
 
     with pytest.raises(ResultError) as refused:
         handle.wait(SOON)
@@ -399,10 +399,10 @@ def test_a_result_of_another_type_is_told_without_its_value(queue: Queue) -> Non
     )
 
 
-def test_a_failure_and_a_cancellation_end_the_wait(queue: Queue) -> None:
+def test_a_failure_and_a_cancellation_end_the_wait(queue: Queue, db: Database[Any]) -> None:
     failing = queue.enqueue(refuse, Invoice(order="a"), max_retries=0)
     cancelled = queue.enqueue(send_invoice, Invoice(order="a"), delay=timedelta(hours=1))
-    drain(queue, registry=registry)
+    drain(db, registry=registry)
     cancelled.cancel()
 
     with pytest.raises(TaskFailedError) as failure:
@@ -417,7 +417,7 @@ def test_a_failure_and_a_cancellation_end_the_wait(queue: Queue) -> None:
     assert (failing.status(), cancelled.status()) == ("failed", "cancelled")
 
 
-def test_identifiers_of_json_are_read_back(queue: Queue) -> None:
+def test_identifiers_of_json_are_read_back(queue: Queue, db: Database[Any]) -> None:
     class Ticket(BaseModel):
         id: UUID
         color: Color
@@ -432,7 +432,7 @@ def test_identifiers_of_json_are_read_back(queue: Queue) -> None:
     keep.__annotations__ |= {"payload": Ticket, "return": Ticket}
     ticket = Ticket(id=UUID(int=7), color=Color.RED)
     handle = queue.enqueue(registry.task("keep")(keep), ticket)
-    drain(queue, registry=registry)
+    drain(db, registry=registry)
 
     assert seen == [ticket]
     assert handle.wait(SOON) == ticket

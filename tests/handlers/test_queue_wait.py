@@ -15,6 +15,7 @@ from pymongo.monitoring import CommandListener, CommandStartedEvent, CommandSucc
 
 from tests.builders import document
 from tests.fixtures import T0
+from tests.handlers.blocking import MakeQueue
 from tidemill import (
     InvalidRequestError,
     Queue,
@@ -51,8 +52,8 @@ class Watch(CommandListener):
 
 
 @pytest.fixture
-def queue(db: Database[Any]) -> Queue:
-    return Queue(db)
+def queue(db: Database[Any], make_queue: MakeQueue) -> Queue:
+    return make_queue(db)
 
 
 @pytest.fixture
@@ -61,9 +62,9 @@ def watch(db: Database[Any]) -> Watch:
 
 
 @pytest.fixture
-def observed(mongod: Mongod, db: Database[Any], watch: Watch) -> Iterator[Queue]:
+def observed(mongod: Mongod, db: Database[Any], watch: Watch, make_queue: MakeQueue) -> Iterator[Queue]:
     with MongoClient[dict[str, Any]](mongod.uri, tz_aware=True, event_listeners=[watch]) as client:
-        yield Queue(client[db.name])
+        yield make_queue(client[db.name])
 
 
 def insert(db: Database[Any], **fields: Any) -> Any:

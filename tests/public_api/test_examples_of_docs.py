@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from pymongo import MongoClient
+from pymongo import AsyncMongoClient, MongoClient
 from pymongo.database import Database
 
 import tidemill
@@ -74,6 +74,7 @@ def test_the_snippets_define_enqueue_and_run_a_task(
 
 
 def test_the_snippets_about_types_enqueue_and_wait(
+    mongod: Mongod,
     client: MongoClient[dict[str, Any]],
     db: Database[Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -81,13 +82,19 @@ def test_the_snippets_about_types_enqueue_and_wait(
 ) -> None:
     registry = Registry()
     monkeypatch.setattr(tidemill, "task", registry.task)
-    names: dict[str, Any] = {"client": _Client(client, db), "__name__": "typed"}
+    names: dict[str, Any] = {"client": _Client(client, db), "uri": mongod.uri, "__name__": "typed"}
+    open_database = AsyncMongoClient.get_database
+    monkeypatch.setattr(
+        AsyncMongoClient,
+        "__getitem__",
+        lambda own, name: open_database(own, db.name if name == "app" else name),
+    )
 
     for snippet in find_blocks(read_page("docs/guides/typed-client.md"), "python"):
         exec(compile(snippet, "typed-client.md", "exec", dont_inherit=True), names)
         drain(Queue(db), registry=registry)
 
-    assert capsys.readouterr().out == "7\n"
+    assert capsys.readouterr().out == "7\npending\n"
     assert [handle.wait(timedelta(0)).number for handle in names["handles"]] == [7, 8]
 
 
@@ -96,6 +103,7 @@ from typing import Any
 from pymongo import MongoClient
 
 client: MongoClient[dict[str, Any]] = MongoClient()
+uri = ""
 """
 
 

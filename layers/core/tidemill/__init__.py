@@ -3,7 +3,7 @@
 Write a function with `task`, enqueue it with `Queue`, and let scheduled executors run it.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tidemill.client import Queue
 from tidemill.errors import (
@@ -35,8 +35,13 @@ from tidemill.requests.tasks import NewTask
 from tidemill.runner.resources import resource
 from tidemill.task_functions import TaskContext
 
+if TYPE_CHECKING:
+    from tidemill.asynchronous.client import AsyncHandle, AsyncQueue
+
 __all__ = [
     "PRESETS",
+    "AsyncHandle",
+    "AsyncQueue",
     "Attempt",
     "Backoff",
     "DuplicateKeyError",
@@ -72,3 +77,12 @@ __all__ = [
 ]
 
 __version__: Final = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
+    """Import the client for event loops when it is first used: a function of Lambda starts without it."""
+    if name not in {"AsyncHandle", "AsyncQueue"}:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tidemill.asynchronous import client  # noqa: PLC0415
+
+    return getattr(client, name)

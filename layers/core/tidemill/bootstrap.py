@@ -29,7 +29,7 @@ from tidemill.control.task_types import Declarer, Directory
 from tidemill.dead_letters.archive import ArchiveContext
 from tidemill.dead_letters.export_format import PutObject
 from tidemill.documents import DEAD_LETTERS
-from tidemill.enqueue.enqueue import EnqueueService
+from tidemill.enqueue.enqueue import EventService
 from tidemill.errors import (
     CredentialsError,
     RefusedError,
@@ -191,10 +191,10 @@ class Deployment:
         return self._databases[role]
 
     @cached_property
-    def enqueue_service(self) -> EnqueueService:
+    def enqueue_service(self) -> EventService:
         """The way in of the enqueue function."""
         db = self.database("enqueue")
-        return EnqueueService(db, clock=ServerClock(db), directory=Directory(db, monotonic=Uptime()))
+        return EventService(db, clock=ServerClock(db), directory=Directory(db, monotonic=Uptime()))
 
     @cached_property
     def queue(self) -> Queue:

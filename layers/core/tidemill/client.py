@@ -10,7 +10,14 @@ from typing import Any, Final, TypeAlias, TypeVar, Unpack, overload
 from pymongo.client_session import ClientSession
 from pymongo.database import Database
 
-from tidemill.client_requests import ManyOptions, Options, make_request, make_requests, require_seconds
+from tidemill.client_requests import (
+    ManyOptions,
+    Options,
+    make_request,
+    make_requests,
+    require_database,
+    require_seconds,
+)
 from tidemill.clock import Clock, ServerClock, read_monotonic
 from tidemill.control.task_types import Directory
 from tidemill.dead_letters.queries import find_latest
@@ -58,10 +65,7 @@ class Queue:
         clock: Clock | None = None,
         service: EnqueueService | None = None,
     ) -> None:
-        if not isinstance(db, Database):
-            raise TypeError(
-                f'a Queue needs a Database of pymongo, as in Queue(client["app"]), not {add_article(type(db).__name__)}'
-            )
+        require_database(db, Database, queue="Queue")
         self._plain_db = with_majority(db)
         self._db = with_prefix(self._plain_db, prefix)
         self._prefix = prefix

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
+import pymongo
 from pymongo.client_session import ClientSession
 
-from tidemill.errors import InvalidRequestError, Problem
+from tidemill.errors import InvalidRequestError, Problem, SettingsError
 from tidemill.model import RetryPolicy
 from tidemill.policy.retry import PRESET_EXPECTED
 from tidemill.references import Reference
 from tidemill.requests.tasks import NewTask, new_task
 from tidemill.requests.validation import limit_problems
+from tidemill.text import add_article
+
+ASYNC_VERSION: Final = (4, 13)
+"""First version of pymongo whose async client is not a beta."""
 
 
 class ManyOptions(TypedDict, total=False):
@@ -97,6 +102,31 @@ def _rename_fields() -> Iterator[None]:
                 for problem in error.problems
             ]
         ) from None
+
+
+def require_database(
+    db: object, kind: type, *, queue: str, version: tuple[int | str, ...] = pymongo.version_tuple
+) -> None:
+    """Refuse a *db* that is not of the *kind* that the class called *queue* needs.
+
+    Raises:
+        TypeError: It is of another kind; often the database of the other client.
+        SettingsError: The driver is too old.
+    """
+    is_async = queue.startswith("Async")
+    if is_async and version < ASYNC_VERSION:
+        found, needed = ".".join(map(str, version)), ".".join(map(str, ASYNC_VERSION))
+        raise SettingsError(
+            f"an AsyncQueue needs pymongo {needed}, and this is {found}: pip install 'pymongo>={needed}'"
+        )
+    if isinstance(db, kind):
+        return
+    client = "AsyncMongoClient" if is_async else "MongoClient"
+    counterpart = {"Database": "Queue", "AsyncDatabase": "AsyncQueue"}.get(type(db).__name__)
+    raise TypeError(
+        f'{add_article(queue)} needs {add_article(kind.__name__)} of pymongo, as in {queue}({client}(...)["app"]), '
+        f"not {add_article(type(db).__name__)}" + (f"; for that one there is {counterpart}" if counterpart else "")
+    )
 
 
 def require_seconds(duration: object, *, field: str) -> float:

@@ -38,12 +38,11 @@ from tidemill.store.writes import TakenIdError
 
 
 class EnqueueService:
-    """Stores the tasks of `Queue`, of the HTTP API, of direct invocations and of schedules."""
+    """Stores the tasks of `Queue` and of the HTTP API."""
 
     def __init__(self, db: Database[Any], *, clock: Clock, directory: Directory) -> None:
         self._db = db
         self._tasks = open_tasks(db)
-        self._dead = open_tasks(db, DEAD_LETTERS)
         self._clock = clock
         self._directory = directory
         self._is_marked = False
@@ -87,18 +86,9 @@ class EnqueueService:
             UnavailableError: MongoDB did not confirm; a repeat is safe with keys, or with an origin.
         """
         self.require_mark()
-        submission = make_submission(requests, rules=rules, payloads=payloads, trace=trace, session=session)
-        match rules.origin:
-            case None:
-                return self._store(submission)
-            case Invocation() as invocation:
-                return self._store_invocation(invocation, submission)
-            case Occurrence() as occurrence:
-                return self._store_occurrence(occurrence, submission)
-            case unexpected:
-                assert_never(unexpected)
+        return self.store(make_submission(requests, rules=rules, payloads=payloads, trace=trace, session=session))
 
-    def _store(self, submission: Submission) -> list[Accepted]:
+    def store(self, submission: Submission) -> list[Accepted]:
         """Store the requests, or return the tasks of earlier requests with the same keys if they are refused.
 
         A repeat may arrive after its ``expires_at``, or after its function was removed. Its sender still learns that
@@ -114,34 +104,6 @@ class EnqueueService:
         if submission.rules.is_single:
             return [store_task(self._tasks, submission, now=now)]
         return store_tasks(self._tasks, submission, now=now)
-
-    def _store_invocation(self, invocation: Invocation, submission: Submission) -> list[Accepted]:
-        """Return the stored tasks of *invocation*, and store the missing ones.
-
-        An insert finds living tasks by itself, because their ids are taken. If the invocation may be a repeat, stored
-        tasks are looked up before, for the dead letters among them. A first try has none.
-        """
-        ids = submission.ids
-        known = find_by_ids(self._tasks, self._dead, ids) if invocation.may_be_repeat else []
-        if len(known) == len(ids):
-            return known
-        try:
-            return known + self._store(submission.take(len(known)))
-        except TakenIdError:
-            known = find_by_ids(self._tasks, self._dead, ids)
-            if len(known) < len(ids):
-                raise UnavailableError("stored tasks of this invocation were rolled back; repeat it") from None
-        except (InvalidRequestError, DuplicateKeyError):
-            known = find_by_ids(self._tasks, self._dead, ids)
-            if len(known) < len(ids):
-                raise
-        return known
-
-    def _store_occurrence(self, occurrence: Occurrence, submission: Submission) -> list[Accepted]:
-        known = find_occurrence(self._tasks, occurrence, submission.ids)
-        if known is not None:
-            return known
-        return store_occurrence(self._tasks, occurrence, submission, now=self._check(submission))
 
     def _check(self, submission: Submission) -> datetime:
         """Refuse requests that their rules do not allow, and return the time of the check."""
@@ -163,3 +125,51 @@ class EnqueueService:
             return self._directory.read_declarations(names=names, queues=queues, for_http=True, now=now)
         known = self._directory.read_declarations()
         return self._directory.read_declarations(names=names, now=now) if known.types else known
+
+
+class EventService(EnqueueService):
+    """Stores the tasks of events, too: of invocations and schedules, which may be delivered again."""
+
+    def __init__(self, db: Database[Any], *, clock: Clock, directory: Directory) -> None:
+        super().__init__(db, clock=clock, directory=directory)
+        self._dead = open_tasks(db, DEAD_LETTERS)
+
+    def store(self, submission: Submission) -> list[Accepted]:
+        """Store the requests, or return the tasks that an earlier delivery of their event stored."""
+        match submission.rules.origin:
+            case None:
+                return super().store(submission)
+            case Invocation() as invocation:
+                return self._store_invocation(invocation, submission)
+            case Occurrence() as occurrence:
+                return self._store_occurrence(occurrence, submission)
+            case unexpected:
+                assert_never(unexpected)
+
+    def _store_invocation(self, invocation: Invocation, submission: Submission) -> list[Accepted]:
+        """Return the stored tasks of *invocation*, and store the missing ones.
+
+        An insert finds living tasks by itself, because their ids are taken. If the invocation may be a repeat, stored
+        tasks are looked up before, for the dead letters among them. A first try has none.
+        """
+        ids = submission.ids
+        known = find_by_ids(self._tasks, self._dead, ids) if invocation.may_be_repeat else []
+        if len(known) == len(ids):
+            return known
+        try:
+            return known + super().store(submission.take(len(known)))
+        except TakenIdError:
+            known = find_by_ids(self._tasks, self._dead, ids)
+            if len(known) < len(ids):
+                raise UnavailableError("stored tasks of this invocation were rolled back; repeat it") from None
+        except (InvalidRequestError, DuplicateKeyError):
+            known = find_by_ids(self._tasks, self._dead, ids)
+            if len(known) < len(ids):
+                raise
+        return known
+
+    def _store_occurrence(self, occurrence: Occurrence, submission: Submission) -> list[Accepted]:
+        known = find_occurrence(self._tasks, occurrence, submission.ids)
+        if known is not None:
+            return known
+        return store_occurrence(self._tasks, occurrence, submission, now=self._check(submission))

@@ -6,10 +6,9 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from bson import ObjectId
-from pymongo.client_session import ClientSession
 
 from tidemill.control.task_types import Declarations
 from tidemill.errors import InvalidRequestError, Problem, TooOldError
@@ -96,7 +95,7 @@ class Submission:
     ids: Sequence[ObjectId]
     payloads: Sequence[bytes] | None = None
     trace: Mapping[str, str] | None = None
-    session: ClientSession | None = None
+    session: Any = None
     first: int = 0
 
     def take(self, start: int, stop: int | None = None) -> Submission:
@@ -113,7 +112,7 @@ def make_submission(
     rules: EnqueueRules,
     payloads: Sequence[bytes] | None = None,
     trace: Mapping[str, str] | None = None,
-    session: ClientSession | None = None,
+    session: Any = None,  # noqa: ANN401 - of the driver, or of its twin for event loops
 ) -> Submission:
     """Return *requests* as *rules* have them stored: keys in scope, ids derived or drawn."""
     scope, count = rules.key_scope, len(requests)

@@ -7,7 +7,7 @@ the collections, and writes the mark only if they hold Tidemill's documents. Lat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pymongo.database import Database
@@ -81,7 +81,7 @@ def refuse_foreign(db: Database[Any], *, adopts: bool = False) -> bool:
     return False
 
 
-def _read_first_documents(db: Database[Any], name: str) -> Iterator[Mapping[str, Any]]:
+def _read_first_documents(db: Database[Any], name: str) -> list[dict[str, Any]]:
     # A payload may have megabytes, and only its type is needed.
     stand_ins = {"payload": {"$type": "$payload"}, "result": "", "attempt_log": "", "error": ""}
     with translate_errors(name):
@@ -89,7 +89,7 @@ def _read_first_documents(db: Database[Any], name: str) -> Iterator[Mapping[str,
             {"$limit": MAX_EXAMINED_DOCUMENTS},
             *([{"$addFields": stand_ins}] if name == TASKS else []),
         ]
-        yield from with_lenient_decoding(db)[name].aggregate(stages, batchSize=_BATCH_SIZE)
+        return with_lenient_decoding(db)[name].aggregate(stages, batchSize=_BATCH_SIZE).to_list()
 
 
 def _is_task(document: Mapping[str, Any]) -> bool:

@@ -212,8 +212,10 @@ def find_key_holders(
     where = {"idempotency_key": {"$gt": "", "$in": list(keys)}}
     fields = {"idempotency_key": 1, "request_hash": 1, "status": 1}
     with keep_driver_errors():
-        found = tasks.find(where, fields, hint=indexes.KEY, batch_size=len(keys) + 1, session=session)
-        documents = [decode(raw) for raw in found]
+        documents = [
+            decode(raw)
+            for raw in tasks.find(where, fields, hint=indexes.KEY, batch_size=len(keys) + 1, session=session)
+        ]
     return {document["idempotency_key"]: document for document in documents}
 
 
