@@ -39,7 +39,7 @@ TWINS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "tidemill.dead_letters.queries": ("find_latest",),
         "tidemill.store.mark": ("require_mark", "refuse_foreign", "_read_first_documents"),
         "tidemill.clock": ("Clock", "ServerClock"),
-        "tidemill.control.task_types": ("Directory",),
+        "tidemill.control.task_types": ("Directory", "PayloadSchemas"),
     },
     "enqueue": {
         "tidemill.enqueue.inserts": (
@@ -69,7 +69,7 @@ RENAMED: Final = {
     name: f"Async{name}"
     for name in (
         "Clock", "ClientSession", "Collection", "Database", "Directory", "EnqueueService", "Handle", "Options",
-        "PrefixedDatabase", "Queue", "ServerClock", "Tasks",
+        "PayloadSchemas", "PrefixedDatabase", "Queue", "ServerClock", "Tasks",
     )
 }  # fmt: skip
 DRIVER_MODULES: Final = ("pymongo.client_session", "pymongo.collection", "pymongo.database")
@@ -80,7 +80,13 @@ DRIVER_METHODS: Final = frozenset(
 CONTEXTS: Final = frozenset({"majority_read", "start_session"})
 """Context managers that are entered with ``async with``."""
 
-FIELDS: Final = {"_clock": "Clock", "_directory": "Directory", "_queue": "Queue", "_service": "EnqueueService"}
+FIELDS: Final = {
+    "_clock": "Clock",
+    "_directory": "Directory",
+    "_queue": "Queue",
+    "_schemas": "PayloadSchemas",
+    "_service": "EnqueueService",
+}
 """Fields of the classes, and the classes of the objects in them."""
 
 PHRASES: Final = (

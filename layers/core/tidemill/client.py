@@ -41,7 +41,9 @@ AsyncFunction: TypeAlias = Callable[[P, TaskContext], Coroutine[Any, Any, R]] | 
 Function: TypeAlias = Callable[[P, TaskContext], R] | Callable[[P], R] | TaskRef[P, R]
 
 _SINGLE: Final = EnqueueRules(is_single=True)
+_SINGLE_TYPED: Final = EnqueueRules(is_single=True, is_typed=True)
 _MANY: Final = EnqueueRules()
+_MANY_TYPED: Final = EnqueueRules(is_typed=True)
 
 
 class Queue:
@@ -157,7 +159,9 @@ class Queue:
             timeout=timeout,
             idempotency_key=idempotency_key,
         )
-        [task_id] = self._submit([request], rules=_SINGLE, session=session)
+        is_typed = reference is not None and reference.payload_type is not None
+        rules = _SINGLE_TYPED if is_typed else _SINGLE
+        [task_id] = self._submit([request], rules=rules, session=session)
         return task_id if reference is None else Handle(task_id, self, reference)
 
     @overload
@@ -212,7 +216,8 @@ class Queue:
             return self._submit(checked.tasks, rules=_MANY, payloads=checked.payloads, session=session)
         reference = find_reference(requests)
         checked = check_tasks(make_requests(reference, payloads, options))
-        ids = self._submit(checked.tasks, rules=_MANY, payloads=checked.payloads, session=session)
+        rules = _MANY if reference.payload_type is None else _MANY_TYPED
+        ids = self._submit(checked.tasks, rules=rules, payloads=checked.payloads, session=session)
         return [Handle(task_id, self, reference) for task_id in ids]
 
     def get(self, task_id: TaskId, *, source: str | None = None) -> Task | Malformed:

@@ -22,7 +22,7 @@ from tidemill.errors import InvalidRequestError, Problem, RegistrationError, Res
 from tidemill.model import TaskId
 from tidemill.registry import TaskType, find_task_types
 from tidemill.requests.tasks import NAME_PATTERN
-from tidemill.requests.validation import MAX_PAYLOAD_BYTES, UnfitError, encode_payload, problems
+from tidemill.requests.validation import MAX_PAYLOAD_BYTES, UnfitError, below_payload, encode_payload, problems
 from tidemill.task_functions import (
     PayloadType,
     describe_place,
@@ -213,11 +213,6 @@ def _try_form(payload_type: PayloadType, value: object, mode: _Mode, *, by_alias
 def _list_problems(error: ValidationError) -> list[Problem]:
     found = problems(error, below="payload")
     return [Problem(below_payload(problem.field), problem.message) for problem in found]
-
-
-def below_payload(field: str) -> str:
-    """Return the path of a *field* of a payload in its request."""
-    return field if field == "payload" else f"payload.{field}"
 
 
 def _is_storable(payload: dict[str, Any]) -> bool:

@@ -29,7 +29,7 @@ from tidemill.asynchronous.store import (
     with_majority,
     with_prefix,
 )
-from tidemill.client import _MANY, _SINGLE, AsyncFunction, Function, P, R
+from tidemill.client import _MANY, _MANY_TYPED, _SINGLE, _SINGLE_TYPED, AsyncFunction, Function, P, R
 from tidemill.client_requests import (
     ManyOptions,
     make_request,
@@ -213,7 +213,9 @@ class AsyncQueue:
             timeout=timeout,
             idempotency_key=idempotency_key,
         )
-        [task_id] = await self._submit([request], rules=_SINGLE, session=session)
+        is_typed = reference is not None and reference.payload_type is not None
+        rules = _SINGLE_TYPED if is_typed else _SINGLE
+        [task_id] = await self._submit([request], rules=rules, session=session)
         return task_id if reference is None else AsyncHandle(task_id, self, reference)
 
     @overload
@@ -271,7 +273,8 @@ class AsyncQueue:
             return await self._submit(checked.tasks, rules=_MANY, payloads=checked.payloads, session=session)
         reference = find_reference(requests)
         checked = check_tasks(make_requests(reference, payloads, options))
-        ids = await self._submit(checked.tasks, rules=_MANY, payloads=checked.payloads, session=session)
+        rules = _MANY if reference.payload_type is None else _MANY_TYPED
+        ids = await self._submit(checked.tasks, rules=rules, payloads=checked.payloads, session=session)
         return [AsyncHandle(task_id, self, reference) for task_id in ids]
 
     async def get(self, task_id: TaskId, *, source: str | None = None) -> Task | Malformed:

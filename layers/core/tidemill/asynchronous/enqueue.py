@@ -15,6 +15,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 from tidemill.asynchronous.lookups import (
     AsyncClock,
     AsyncDirectory,
+    AsyncPayloadSchemas,
     require_mark,
 )
 from tidemill.asynchronous.store import (
@@ -38,11 +39,12 @@ from tidemill.enqueue.inserts import (
 from tidemill.enqueue.rules import (
     EnqueueRules,
     Submission,
+    find_payload_problems,
     find_problems,
     find_time_problems,
     make_submission,
 )
-from tidemill.errors import DuplicateKeyError, InvalidRequestError, UnavailableError, UnknownTaskError
+from tidemill.errors import DuplicateKeyError, InvalidRequestError, Problem, UnavailableError, UnknownTaskError
 from tidemill.requests.tasks import MAX_TASKS, NewTask
 from tidemill.store.connection import translate_errors
 
@@ -151,6 +153,7 @@ class AsyncEnqueueService:
         self._tasks = open_tasks(db)
         self._clock = clock
         self._directory = directory
+        self._schemas = AsyncPayloadSchemas(db)
         self._is_marked = False
 
     async def now(self) -> datetime:
@@ -219,10 +222,16 @@ class AsyncEnqueueService:
         if problems:
             are_known = all((known.is_known(task.name, now=now) for task in submission.requests))
             raise (InvalidRequestError if are_known or not known.types else UnknownTaskError)(problems)
-        problems = find_time_problems(submission, now=now)
+        problems = find_time_problems(submission, now=now) or await self._find_payload_problems(submission, known)
         if problems:
             raise InvalidRequestError(problems)
         return now
+
+    async def _find_payload_problems(self, submission: Submission, known: Declarations) -> list[Problem]:
+        if submission.rules.is_typed:
+            return []
+        versions = known.list_schema_versions({request.name for request in submission.requests})
+        return find_payload_problems(submission, await self._schemas.read(versions)) if versions else []
 
     async def _read_declarations(self, submission: Submission, *, now: datetime) -> Declarations:
         names = {request.name for request in submission.requests}

@@ -56,6 +56,7 @@ from tidemill.documents import (
 )
 from tidemill.errors import ForeignCollectionError, NewerSchemaError, RefusedError, TidemillError
 from tidemill.model import Malformed, Task, TaskId
+from tidemill.requests.payload_schema import PayloadSchema
 from tidemill.store.connection import is_name_refusal, translate_errors
 from tidemill.store.mark import (
     _BATCH_SIZE,
@@ -312,9 +313,34 @@ class AsyncDirectory:
 
     async def _read(self) -> Declarations:
         with translate_errors(TASK_TYPES):
-            types, documents = (await read_by_name(self._db[TASK_TYPES]), await read_by_name(self._db[QUEUES]))
+            types = await read_by_name(self._db[TASK_TYPES], without="payload_schema")
+            documents = await read_by_name(self._db[QUEUES])
         declared = frozenset((name for name, queue in documents.items() if not queue.get("undeclared")))
         retired = {name: at for name, declared_type in types.items() if (at := _read_retired_at(declared_type))}
         queues = declared | {DEFAULT_QUEUE}
         self._known = Declarations(read_at=self._monotonic(), types=types, queues=queues, retired=retired)
         return self._known
+
+
+class AsyncPayloadSchemas:
+    """Schemas of payloads, each read once for each of its versions: they are large, and few callers need all."""
+
+    def __init__(self, db: AsyncDatabase[Any]) -> None:
+        self._types = with_lenient_decoding(db)[TASK_TYPES]
+        self._known: dict[tuple[str, str], PayloadSchema | None] = {}
+
+    async def read(self, versions: Mapping[str, str]) -> dict[str, PayloadSchema]:
+        """Return the schemas by the names of their types. A schema that this release cannot read is left out."""
+        missing = [name for name, version in versions.items() if (name, version) not in self._known]
+        if missing:
+            from tidemill.requests.payload_schema import read_schema
+
+            where = {"_id": {"$in": missing}}
+            with translate_errors(TASK_TYPES):
+                texts = {
+                    document["_id"]: document.get("payload_schema")
+                    async for document in self._types.find(where, {"payload_schema": 1}, hint=indexes.BY_ID)
+                }
+            self._known |= {(name, versions[name]): read_schema(texts.get(name)) for name in missing}
+        found = {name: self._known[name, version] for name, version in versions.items()}
+        return {name: schema for name, schema in found.items() if schema is not None}

@@ -110,9 +110,10 @@ def open_tasks(db: AsyncDatabase[Any], name: str = TASKS) -> AsyncTasks:
     return with_majority(db).get_collection(name, codec_options=RAW_OPTIONS)
 
 
-async def read_by_name(collection: AsyncCollection[Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the documents of a small *collection* whose ids are names."""
-    return {document["_id"]: document async for document in collection.find({}) if is_text(document["_id"])}
+async def read_by_name(collection: AsyncCollection[Any], *, without: str | None = None) -> dict[str, Mapping[str, Any]]:
+    """Return the documents of a small *collection* whose ids are names, without the large field *without*."""
+    fields = None if without is None else {without: 0}
+    return {document["_id"]: document async for document in collection.find({}, fields) if is_text(document["_id"])}
 
 
 async def run_server_command(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pymongo import UpdateOne
 from pymongo.database import Database
@@ -20,6 +21,9 @@ from tidemill.policy.retry import resolve_policy
 from tidemill.policy.scheduling import UNKNOWN_NAME_GRACE
 from tidemill.registry import TaskType
 from tidemill.store.connection import read_by_name, translate_errors, with_lenient_decoding
+
+if TYPE_CHECKING:
+    from tidemill.requests.payload_schema import PayloadSchema
 
 DEFAULT_QUEUE: Final = "default"
 DECLARATIONS_CACHE_SEC: Final = 60.0
@@ -54,6 +58,11 @@ class Declarations:
         """Return the fault because of which executors refused to register *name*, or ``None``."""
         fault = _read_fault(self.types.get(name, {}))
         return None if fault is None else fault.problem
+
+    def list_schema_versions(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the versions of the payload's schemas by name, for those of *names* that have one."""
+        versions = {name: self.types.get(name, {}).get("schema_hash") for name in names}
+        return {name: version for name, version in versions.items() if is_text(version)}
 
     def is_open(self, name: str) -> bool:
         """Return whether the type *name* is open to HTTP."""
@@ -103,7 +112,8 @@ class Directory:
 
     def _read(self) -> Declarations:
         with translate_errors(TASK_TYPES):
-            types, documents = read_by_name(self._db[TASK_TYPES]), read_by_name(self._db[QUEUES])
+            types = read_by_name(self._db[TASK_TYPES], without="payload_schema")
+            documents = read_by_name(self._db[QUEUES])
         declared = frozenset(name for name, queue in documents.items() if not queue.get("undeclared"))
         retired = {name: at for name, declared_type in types.items() if (at := _read_retired_at(declared_type))}
         queues = declared | {DEFAULT_QUEUE}
@@ -111,11 +121,36 @@ class Directory:
         return self._known
 
 
+class PayloadSchemas:
+    """Schemas of payloads, each read once for each of its versions: they are large, and few callers need all."""
+
+    def __init__(self, db: Database[Any]) -> None:
+        self._types = with_lenient_decoding(db)[TASK_TYPES]
+        self._known: dict[tuple[str, str], PayloadSchema | None] = {}
+
+    def read(self, versions: Mapping[str, str]) -> dict[str, PayloadSchema]:
+        """Return the schemas by the names of their types. A schema that this release cannot read is left out."""
+        missing = [name for name, version in versions.items() if (name, version) not in self._known]
+        if missing:
+            from tidemill.requests.payload_schema import read_schema  # noqa: PLC0415 - most containers need none
+
+            where = {"_id": {"$in": missing}}
+            with translate_errors(TASK_TYPES):
+                texts = {
+                    document["_id"]: document.get("payload_schema")
+                    for document in self._types.find(where, {"payload_schema": 1}, hint=indexes.BY_ID)
+                }
+            self._known |= {(name, versions[name]): read_schema(texts.get(name)) for name in missing}
+        found = {name: self._known[name, version] for name, version in versions.items()}
+        return {name: schema for name, schema in found.items() if schema is not None}
+
+
 class Declarer:
     """Declares the types of one executor: at its start, and again every `DECLARATION_INTERVAL_SEC`.
 
     During a deployment executors of two releases run. The older ones bring back the types that only they have. After
-    their end the next declaration of a newer one retires these types for good.
+    their end the next declaration of a newer one retires these types for good. The schema of a payload is that of the
+    executor that started last.
 
     A type waits for another release while it is in no registry because of *faults*: its registration is refused, or
     *package* registered it before and one of its modules cannot be used now.
@@ -133,7 +168,8 @@ class Declarer:
     ) -> None:
         self.faults = tuple(faults)
         self._db = db
-        self._types = tuple(types)
+        self._declared = [_build_document(task_type) for task_type in types]
+        self._started_at: datetime | None = None
         self._package = package
         self._release = release
         self._monotonic = monotonic
@@ -150,9 +186,9 @@ class Declarer:
         if at < self._next_at:
             return
         self._next_at = at + DECLARATION_INTERVAL_SEC
-        written = _write_declarations(
-            self._db, self._types, package=self._package, release=self._release, faults=self.faults, now=now
-        )
+        self._started_at = self._started_at or now
+        origin = {"package": self._package, "release": self._release, "updated_at": now}
+        written = _declare(self._db, self._declared, origin=origin, started_at=self._started_at, faults=self.faults)
         self._waiting = written.waiting
 
 
@@ -181,7 +217,9 @@ def declare_types(
     With *faults* it is not retired if it may be missing because of one of them; the fault is written instead. A type
     that was never declared and whose registration is refused counts as retired for long.
     """
-    return _write_declarations(db, types, package=package, release=release, faults=faults, now=now).writes
+    origin = {"package": package, "release": release, "updated_at": now}
+    declared = [_build_document(task_type) for task_type in types]
+    return _declare(db, declared, origin=origin, started_at=now, faults=faults).writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,35 +230,65 @@ class _Written:
     waiting: frozenset[str] = frozenset()
 
 
-def _write_declarations(
-    db: Database[Any], types: Iterable[TaskType], *, package: str, release: str, faults: Sequence[Fault], now: datetime
+def _declare(
+    db: Database[Any],
+    declared: Sequence[_Declared],
+    *,
+    origin: dict[str, Any],
+    started_at: datetime,
+    faults: Sequence[Fault],
 ) -> _Written:
     collection = with_lenient_decoding(db)[TASK_TYPES]
-    declared = [_build_document(task_type) for task_type in types]
+    package, now = origin["package"], origin["updated_at"]
     with translate_errors(TASK_TYPES):
-        stored = read_by_name(collection)
-        names = {fields["_id"] for fields in declared}
+        stored = read_by_name(collection, without="payload_schema")
+        names = {fields["_id"] for fields, _ in declared}
         active = {name for name, fields in stored.items() if fields.get("retired_at") is None}
         waiting = _find_waiting(faults, stored, package=package, names=names)
         dropped = {name for name in active - names if stored[name].get("package") == package} - waiting.keys()
-        origin = {"package": package, "release": release, "updated_at": now}
         writes = [
-            UpdateOne({"_id": fields["_id"]}, {"$set": fields | origin, "$unset": _NOT_IN_USE}, upsert=True)
-            for fields in declared
-            if not _is_declared(stored.get(fields["_id"]), fields)
+            write
+            for fields, schema in declared
+            for write in _build_writes(stored.get(fields["_id"]), fields, schema, origin=origin, started_at=started_at)
         ]
         retire = {"$set": {"retired_at": now}}
         writes += [UpdateOne({"_id": name, "package": package}, retire) for name in sorted(dropped)]
-        for name, problem in waiting.items():
-            fault = {"problem": problem, "release": release, "at": now}
-            if name not in stored:
-                unused = _UNDECLARED | origin | {"retired_at": _NEVER_IN_USE}
-                writes.append(UpdateOne({"_id": name}, {"$set": {"fault": fault}, "$setOnInsert": unused}, upsert=True))
-            elif stored[name].get("package") == package and not _has_same_fault(stored[name], fault):
-                writes.append(UpdateOne({"_id": name, "package": package}, {"$set": {"fault": fault}}))
+        writes += _build_fault_writes(waiting, stored, origin=origin)
         if writes:
             collection.bulk_write(writes, ordered=False)
     return _Written(writes=len(writes), waiting=frozenset(waiting))
+
+
+def _build_writes(
+    stored: Mapping[str, Any] | None,
+    fields: Mapping[str, Any],
+    schema: str | None,
+    *,
+    origin: Mapping[str, Any],
+    started_at: datetime,
+) -> Iterator[UpdateOne]:
+    """Yield the writes that make *stored* the declaration of *fields*, with the *schema* of the payload."""
+    if not _is_declared(stored, fields):
+        change: dict[str, Any] = {"$set": {**fields, **origin}, "$unset": _NOT_IN_USE}
+        if stored is None and schema is not None:
+            change["$setOnInsert"] = _build_schema_fields(schema, started_at)
+        yield UpdateOne({"_id": fields["_id"]}, change, upsert=True)
+    if stored is not None and stored.get("schema_hash") != _hash_schema(schema):
+        # An executor that started earlier, perhaps of an older release, changes nothing.
+        is_older = {"_id": fields["_id"], "schema_at": {"$not": {"$gte": started_at}}}
+        yield UpdateOne(is_older, {"$set": _build_schema_fields(schema, started_at)})
+
+
+def _build_fault_writes(
+    waiting: Mapping[str, str], stored: Mapping[str, Mapping[str, Any]], *, origin: Mapping[str, Any]
+) -> Iterator[UpdateOne]:
+    for name, problem in waiting.items():
+        fault = {"problem": problem, "release": origin["release"], "at": origin["updated_at"]}
+        if name not in stored:
+            unused = {**_UNDECLARED, **origin, "retired_at": _NEVER_IN_USE}
+            yield UpdateOne({"_id": name}, {"$set": {"fault": fault}, "$setOnInsert": unused}, upsert=True)
+        elif stored[name].get("package") == origin["package"] and not _has_same_fault(stored[name], fault):
+            yield UpdateOne({"_id": name, "package": origin["package"]}, {"$set": {"fault": fault}})
 
 
 def _find_waiting(
@@ -314,14 +382,30 @@ def _read_policy(declared: Mapping[str, Any], deployment: RetryPolicy) -> RetryP
         return deployment
 
 
-def _build_document(task_type: TaskType) -> dict[str, Any]:
+_Declared: TypeAlias = tuple[dict[str, Any], str | None]
+"""Fields of a task type, and the schema of its payload."""
+
+
+def _build_document(task_type: TaskType) -> _Declared:
+    from tidemill.requests.payload_schema import write_schema  # noqa: PLC0415 - readers need none
+
+    payload_type = task_type.signature.payload_type
+    schema = None if payload_type is None else write_schema(payload_type.adapter.core_schema)
     return {
         "_id": task_type.name,
         "http": task_type.http,
         "timeout_sec": None if task_type.timeout is None else task_type.timeout.total_seconds(),
         "max_retries": None if task_type.retry is None else task_type.retry.max_retries,
         "backoff_policy": None if task_type.retry is None else backoff_document(task_type.retry.backoff),
-    }
+    }, schema
+
+
+def _build_schema_fields(schema: str | None, started_at: datetime) -> dict[str, Any]:
+    return {"payload_schema": schema, "schema_hash": _hash_schema(schema), "schema_at": started_at}
+
+
+def _hash_schema(schema: str | None) -> str | None:
+    return None if schema is None else hashlib.sha256(schema.encode()).hexdigest()[:16]
 
 
 def _is_declared(stored: Mapping[str, Any] | None, fields: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from pymongo.client_session import ClientSession
 from pymongo.database import Database
 
 from tidemill.clock import Clock
-from tidemill.control.task_types import Declarations, Directory
+from tidemill.control.task_types import Declarations, Directory, PayloadSchemas
 from tidemill.documents import DEAD_LETTERS
 from tidemill.enqueue.documents import Accepted
 from tidemill.enqueue.inserts import (
@@ -25,11 +25,12 @@ from tidemill.enqueue.rules import (
     EnqueueRules,
     Invocation,
     Submission,
+    find_payload_problems,
     find_problems,
     find_time_problems,
     make_submission,
 )
-from tidemill.errors import DuplicateKeyError, InvalidRequestError, UnavailableError, UnknownTaskError
+from tidemill.errors import DuplicateKeyError, InvalidRequestError, Problem, UnavailableError, UnknownTaskError
 from tidemill.requests.events import Occurrence
 from tidemill.requests.tasks import NewTask
 from tidemill.store.connection import open_tasks
@@ -45,6 +46,7 @@ class EnqueueService:
         self._tasks = open_tasks(db)
         self._clock = clock
         self._directory = directory
+        self._schemas = PayloadSchemas(db)
         self._is_marked = False
 
     def now(self) -> datetime:
@@ -113,10 +115,16 @@ class EnqueueService:
         if problems:
             are_known = all(known.is_known(task.name, now=now) for task in submission.requests)
             raise (InvalidRequestError if are_known or not known.types else UnknownTaskError)(problems)
-        problems = find_time_problems(submission, now=now)
+        problems = find_time_problems(submission, now=now) or self._find_payload_problems(submission, known)
         if problems:
             raise InvalidRequestError(problems)
         return now
+
+    def _find_payload_problems(self, submission: Submission, known: Declarations) -> list[Problem]:
+        if submission.rules.is_typed:
+            return []
+        versions = known.list_schema_versions({request.name for request in submission.requests})
+        return find_payload_problems(submission, self._schemas.read(versions)) if versions else []
 
     def _read_declarations(self, submission: Submission, *, now: datetime) -> Declarations:
         names = {request.name for request in submission.requests}

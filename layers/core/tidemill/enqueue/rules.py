@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from bson import ObjectId
 
@@ -18,6 +18,9 @@ from tidemill.requests.events import SCHEDULE_HINT, Occurrence
 from tidemill.requests.tasks import NewTask
 from tidemill.requests.validation import limit_problems
 from tidemill.text import did_you_mean
+
+if TYPE_CHECKING:
+    from tidemill.requests.payload_schema import PayloadSchema
 
 MIN_HTTP_BASE_SEC: Final = 0.1
 """Lower bound of the base of a back-off, so that a caller cannot make a task retry without a pause."""
@@ -58,6 +61,7 @@ class EnqueueRules:
 
     Attributes:
         is_single: The caller sent one task and not a list; problems name its fields without an index.
+        is_typed: The payloads were checked by their own types, so that their schemas are not needed.
         list_path: Path of the list in the caller's request, with a dot at its end.
         key_scope: Scope of the idempotency keys, apart from those of other callers; ``None`` for keys as they are.
         is_http: Names must be open to HTTP, queues declared, and waits before retries not too short. Otherwise names
@@ -67,6 +71,7 @@ class EnqueueRules:
     """
 
     is_single: bool = False
+    is_typed: bool = False
     list_path: str = ""
     key_scope: str | None = None
     is_http: bool = False
@@ -153,6 +158,17 @@ def find_time_problems(submission: Submission, *, now: datetime) -> list[Problem
         for index, request in enumerate(submission.requests, submission.first)
         if request.expires_at is not None or request.not_before is not None
         for fault in _find_time_faults(request, now)
+    )
+
+
+def find_payload_problems(submission: Submission, schemas: Mapping[str, PayloadSchema]) -> list[Problem]:
+    """Return the faults of payloads under the schemas of their types, by the types' names."""
+    rules = submission.rules
+    return rules.limit_problems(
+        Problem(rules.error_path(index, fault.field), fault.message)
+        for index, request in enumerate(submission.requests, submission.first)
+        if request.name in schemas
+        for fault in schemas[request.name].find_problems(request.payload)
     )
 
 

@@ -86,6 +86,11 @@ def list_problems(found: Sequence[Any], *, below: str = "", names: Collection[st
     return [*first, Problem(below or "task", f"and {left} more problems")] if left else first
 
 
+def below_payload(field: str) -> str:
+    """Return the path of a *field* of a payload in its request."""
+    return field if field == "payload" else f"payload.{field}"
+
+
 def limit_problems(problems: Iterable[Problem], *, path: str = "") -> list[Problem]:
     """Return the first `MAX_PROBLEMS` of *problems*, and a last problem, below *path*, that says that there are more.
 

@@ -173,9 +173,10 @@ def open_tasks(db: Database[Any], name: str = TASKS) -> Tasks:
     return with_majority(db).get_collection(name, codec_options=RAW_OPTIONS)
 
 
-def read_by_name(collection: Collection[Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the documents of a small *collection* whose ids are names."""
-    return {document["_id"]: document for document in collection.find({}) if is_text(document["_id"])}
+def read_by_name(collection: Collection[Any], *, without: str | None = None) -> dict[str, Mapping[str, Any]]:
+    """Return the documents of a small *collection* whose ids are names, without the large field *without*."""
+    fields = None if without is None else {without: 0}
+    return {document["_id"]: document for document in collection.find({}, fields) if is_text(document["_id"])}
 
 
 def run_server_command(db: Database[Any], question: str, *, session: ClientSession | None = None) -> dict[str, Any]:
