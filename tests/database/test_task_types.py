@@ -10,8 +10,8 @@ from pymongo.database import Database
 
 from tests.fixtures import T0
 from tidemill.client import Queue
-from tidemill.control import task_types
-from tidemill.control.task_types import Declarer, list_registered_names, read_registrations
+from tidemill.control.declarer import Declarer, declare_types
+from tidemill.control.task_types import list_registered_names, read_registrations
 from tidemill.module_faults import Fault
 from tidemill.registry import Registry
 
@@ -33,9 +33,7 @@ def types(*names: str) -> Registry:
 
 
 def declare(db: Database[Any], *names: str, package: str = "tasks", day: int = 0, faults: Sequence[Fault] = ()) -> int:
-    return task_types.declare_types(
-        db, types(*names), package=package, release=str(day), faults=faults, now=T0 + day * DAY
-    )
+    return declare_types(db, types(*names), package=package, release=str(day), faults=faults, now=T0 + day * DAY)
 
 
 def test_a_name_that_its_package_declares_no_more_is_retired(db: Database[Any]) -> None:

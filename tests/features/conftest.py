@@ -15,8 +15,8 @@ from pymongo.database import Database
 
 from tests.fixtures import ManualClock
 from tidemill.clock import Clock
+from tidemill.control.declarer import Declarer
 from tidemill.control.queues import OptionsReader
-from tidemill.control.task_types import Declarer
 from tidemill.executor.context import ExecutionOptions, Report, Runtime
 from tidemill.executor.execution import execute
 from tidemill.executor.lifetime import TIMING, Timing

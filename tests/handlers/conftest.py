@@ -23,7 +23,7 @@ from tidemill import Queue
 from tidemill.aws import lambda_functions, metrics
 from tidemill.bootstrap import deployment
 from tidemill.clock import Clock, ServerClock
-from tidemill.control import task_types
+from tidemill.control.declarer import declare_types
 from tidemill.executor.lifetime import TIMING
 from tidemill.registry import load
 from tidemill.store.mark import require_mark
@@ -249,4 +249,4 @@ def _installed(environment: pytest.MonkeyPatch) -> Iterator[Deployed]:
 def _settle_in(deployed: Deployed, mongod: Mongod, db: Database[Any]) -> None:
     deployed.set(MONGODB_URI=mongod.uri, MONGODB_DATABASE=db.name, LINGER_SEC="0")
     require_mark(db)
-    task_types.declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())
+    declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())

@@ -14,6 +14,7 @@ from pymongo.database import Database
 from tests.handlers.conftest import Deployed
 from tidemill import PRESETS, InvalidRequestError, Queue, RetryPolicy, UnknownTaskError
 from tidemill.control import queues, task_types
+from tidemill.control.declarer import declare_types
 from tidemill.control.task_types import DECLARATIONS_CACHE_SEC, Directory
 from tidemill.model import Backoff
 from tidemill.registry import Registry
@@ -44,7 +45,7 @@ def function(payload: dict[str, Any]) -> dict[str, Any]:
 def register(db: Database[Any], name: str, *, http: bool = False) -> None:
     registry = Registry()
     registry.task(name, http=http)(function)
-    task_types.declare_types(db, registry, package="tasks", release="1", now=NOW)
+    declare_types(db, registry, package="tasks", release="1", now=NOW)
 
 
 @pytest.mark.parametrize("name", ["no_such_task", "os.system", "__import__", "Noop", "noopx"])
@@ -181,10 +182,10 @@ def test_types_are_written_only_when_they_change(db: Database[Any]) -> None:
     registry = Registry()
     registry.task("a", timeout=3, retry=RetryPolicy(max_retries=2))(function)
 
-    assert task_types.declare_types(db, registry, package="tasks", release="1", now=NOW) == 1
-    assert task_types.declare_types(db, registry, package="tasks", release="2", now=NOW + timedelta(hours=1)) == 0
+    assert declare_types(db, registry, package="tasks", release="1", now=NOW) == 1
+    assert declare_types(db, registry, package="tasks", release="2", now=NOW + timedelta(hours=1)) == 0
     db.task_types.update_one({"_id": "a"}, {"$set": {"timeout_sec": 4, "note": "by hand"}})
-    assert task_types.declare_types(db, registry, package="tasks", release="2", now=NOW + timedelta(hours=1)) == 1
+    assert declare_types(db, registry, package="tasks", release="2", now=NOW + timedelta(hours=1)) == 1
     [stored] = db.task_types.find()
     assert (stored["timeout_sec"], stored["max_retries"], stored["release"], stored["note"]) == (3, 2, "2", "by hand")
 
@@ -193,7 +194,7 @@ def test_types_are_written_only_when_they_change(db: Database[Any]) -> None:
 def test_a_preset_of_a_registration_is_declared_with_its_numbers(db: Database[Any], preset: str) -> None:
     registry = Registry()
     registry.task("a", retry=preset)(function)
-    task_types.declare_types(db, registry, package="tasks", release="1", now=NOW)
+    declare_types(db, registry, package="tasks", release="1", now=NOW)
     task = Queue(db).get(Queue(db).enqueue("a", {}))
 
     policy = task_types.resolve_task_policy(task, Directory(db), deployment=RetryPolicy(max_retries=9))  # type: ignore[arg-type]
@@ -209,7 +210,7 @@ def test_executors_that_start_at_once_may_all_declare(db: Database[Any]) -> None
     with ThreadPoolExecutor(8) as pool:
         list(
             pool.map(
-                lambda release: task_types.declare_types(db, registry, package="tasks", release=str(release), now=NOW),
+                lambda release: declare_types(db, registry, package="tasks", release=str(release), now=NOW),
                 range(8),
             )
         )

@@ -13,7 +13,7 @@ from pymongo.database import Database
 
 from tests.handlers.conftest import Deployed
 from tidemill import AsyncQueue, InvalidRequestError, Queue, TaskRef
-from tidemill.control.task_types import Declarer, declare_types
+from tidemill.control.declarer import Declarer, declare_types
 from tidemill.registry import Registry
 from tidemill.testing import Mongod
 

@@ -15,8 +15,7 @@ from tests.handlers.conftest import Deployed
 from tests.handlers.test_enqueue_recurring import event as occurrence
 from tidemill import Queue, UnknownTaskError
 from tidemill.clock import ServerClock
-from tidemill.control import task_types
-from tidemill.control.task_types import DECLARATION_INTERVAL_SEC, Declarer
+from tidemill.control.declarer import DECLARATION_INTERVAL_SEC, Declarer, declare_types
 from tidemill.registry import Registry
 
 SECOND = timedelta(seconds=1)
@@ -42,7 +41,7 @@ def types(*names: str) -> Registry:
 
 
 def declare(db: Database[Any], *names: str, now: datetime) -> None:
-    task_types.declare_types(db, types(*names), package="jobs", release="1", now=now)
+    declare_types(db, types(*names), package="jobs", release="1", now=now)
 
 
 def retire(db: Database[Any], *, ago: timedelta) -> None:

@@ -28,7 +28,7 @@ from tests.handlers.warm import break_clock
 from tidemill import Queue, SettingsError, TidemillError, UnavailableError, bootstrap
 from tidemill.aws import secrets
 from tidemill.clock import ServerClock
-from tidemill.control import task_types
+from tidemill.control.declarer import declare_types
 from tidemill.dead_letters.archive import ArchiveContext, ArchiveError, archive
 from tidemill.documents import DEAD_LETTERS
 from tidemill.errors import CredentialsError, IsolationError
@@ -99,7 +99,7 @@ def account(
 
         monkeypatch.setattr(boto3, "client", make_watched_client)
         bare.set(MONGODB_SECRET_ARN="tidemill", MONGODB_DATABASE=db.name, LINGER_SEC="0")
-        task_types.declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())
+        declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())
         yield made
     client.admin.command("dropUser", name)
 

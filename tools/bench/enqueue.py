@@ -23,7 +23,7 @@ from pymongo.monitoring import CommandListener, CommandStartedEvent
 from tests.builders import document
 from tests.databases import make
 from tidemill import Queue, indexes
-from tidemill.control import task_types
+from tidemill.control.declarer import declare_types
 from tidemill.registry import Registry
 from tidemill.requests.tasks import MAX_TASKS
 from tidemill.store.connection import with_majority
@@ -183,7 +183,7 @@ def _registered(db: Database[Any]) -> Database[Any]:
     """Return *db* once an executor has registered ``noop`` in it: what is enqueued is checked against that."""
     registry = Registry()
     registry.task("noop", http=True)(lambda _: None)
-    task_types.declare_types(db, registry, package="tasks", release="1", now=datetime.now(UTC))
+    declare_types(db, registry, package="tasks", release="1", now=datetime.now(UTC))
     return db
 
 

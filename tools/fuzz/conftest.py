@@ -14,7 +14,7 @@ from tests.handlers import calls
 from tests.handlers.warm import cool_down
 from tidemill import indexes
 from tidemill.clock import ServerClock
-from tidemill.control import task_types
+from tidemill.control.declarer import declare_types
 from tidemill.registry import load
 from tidemill.testing import Mongod
 from tools.fuzz.front import Front
@@ -38,7 +38,7 @@ def front(api: Mapping[str, Any], mongod: Mongod, client: MongoClient[dict[str, 
     """The front, behind a gateway, on a database of its own."""
     db = client[f"test_{uuid.uuid4().hex}"]
     indexes.create(db)
-    task_types.declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())
+    declare_types(db, load("tasks"), package="tasks", release="1", now=ServerClock(db).now())
     enqueue = calls.app("enqueue")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("MONGODB_URI", mongod.uri)

@@ -23,9 +23,10 @@ from tidemill.client import Queue
 from tidemill.clock import ServerClock, Uptime
 from tidemill.control import task_types
 from tidemill.control.callers import CallerRights
+from tidemill.control.declarer import Declarer
 from tidemill.control.fleet import ExecutorSlots
 from tidemill.control.queues import OptionsReader
-from tidemill.control.task_types import Declarer, Directory
+from tidemill.control.task_types import Directory
 from tidemill.dead_letters.archive import ArchiveContext
 from tidemill.dead_letters.export_format import PutObject
 from tidemill.documents import DEAD_LETTERS

@@ -20,10 +20,10 @@ from tests.features.execute.fleet import Fleet
 from tests.features.worker.at_work import AtWork
 from tests.fixtures import ManualClock
 from tidemill import Queue
+from tidemill.control.declarer import declare_types
 from tidemill.control.fleet import ExecutorSlots, Subscription, load_fleet_status
 from tidemill.control.queues import change_queue
 from tidemill.control.semaphores import PermitOwner, acquire
-from tidemill.control.task_types import declare_types
 from tidemill.dead_letters.archive import move_failed
 from tidemill.errors import NotDelayedError, TaskNotFoundError
 from tidemill.model import LANES, SELECTIONS, Lane, Malformed, QueueOptions, Selection, Task, TaskId

@@ -11,8 +11,8 @@ from bson import ObjectId
 from tests.builders import MINUTE, add, document
 from tests.buried import failed
 from tests.handlers.calls import CALLER, request, sample
-from tidemill.control import task_types
 from tidemill.control.callers import grant_right
+from tidemill.control.declarer import declare_types
 from tidemill.registry import load
 from tools.chaos.crash_points.deployment import PACKAGE
 from tools.chaos.crash_points.scenario import Act, Scenario, nothing
@@ -25,7 +25,7 @@ TASK_ID: Final = "0123456789abcdef01234567"
 
 
 def _declared(world: World) -> None:
-    task_types.declare_types(world.db, load(PACKAGE), package=PACKAGE, release="", now=LONG_AGO)
+    declare_types(world.db, load(PACKAGE), package=PACKAGE, release="", now=LONG_AGO)
 
 
 def _task(n: str, **fields: Any) -> dict[str, Any]:

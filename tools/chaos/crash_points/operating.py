@@ -11,7 +11,7 @@ from tests.builders import add
 from tests.buried import letter
 from tests.fixtures import T0
 from tidemill.admin.api import OPERATIONS, operate, read_operation
-from tidemill.control import task_types
+from tidemill.control.declarer import declare_types
 from tidemill.errors import InvalidRequestError, NotDelayedError
 from tidemill.model import RetryPolicy
 from tidemill.registry import TaskType
@@ -53,7 +53,7 @@ def _ground(world: World) -> None:
     later = T0 + HOUR
     lease = {"token": "t", "owner": "B", "expires_at": T0 + timedelta(minutes=1)}
     names = [TaskType(name=one.name, function=one.function) for one in world.registry]
-    task_types.declare_types(world.db, names, package="tasks", release="1", now=T0)
+    declare_types(world.db, names, package="tasks", release="1", now=T0)
     world.db.queues.insert_one({"_id": "quiet", "paused": True})
     add(world.tasks, [
         task("due", idempotency_key="due"),
@@ -111,7 +111,7 @@ def _scenario(op: str, event: dict[str, Any]) -> Scenario:
 
 def _types(world: World, *names: str, retries: int) -> None:
     types = [TaskType(name=one, function=_nothing, retry=RetryPolicy(max_retries=retries)) for one in names]
-    task_types.declare_types(world.db, types, package="tasks", release=str(retries), now=T0)
+    declare_types(world.db, types, package="tasks", release=str(retries), now=T0)
 
 
 def _nothing(_: Any) -> None:

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from typing import Final, Literal, TypeVar
 
 from tidemill.clock import Clock, read_monotonic
+from tidemill.control.declarer import Declarer
 from tidemill.control.fleet import Subscription
-from tidemill.control.task_types import Declarer
 from tidemill.errors import TidemillError
 from tidemill.executor.lifetime import TIMING, Lifetime, Timing
 from tidemill.executor.prefetch import Prefetch

@@ -10,7 +10,7 @@ from tests.builders import add, document, lease
 from tests.buried import letters
 from tidemill.admin.api import operate, read_operation
 from tidemill.admin.context import AdminContext
-from tidemill.control.task_types import declare_types
+from tidemill.control.declarer import declare_types
 from tidemill.documents import DEAD_LETTERS
 from tidemill.policy.retry import DEFAULT
 from tidemill.registry import Registry
