@@ -53,8 +53,8 @@ $(EMULATOR_VENV)/.ready: requirements/venv.sh requirements/python.sh requirement
 demo: $(DEMO) ## 200 webhooks through MongoDB, with crashes, in a minute (ARGS=--json)
 	@PYTHONPATH=layers/core exec $(PYTHON) -m demo $(ARGS)
 
-serve: $(READY) ## the HTTP API on this machine, with its documentation (PORT=8000, BIND=0.0.0.0, ARGS="--tick 10")
-	@PORT="$(PORT)" BIND="$(BIND)" exec $(PYTHON) -m localapi $(ARGS)
+serve: $(READY) ## `tidemill dev` with the tasks of this repository (PORT=8001, BIND=0.0.0.0, ARGS=--fresh)
+	@cd layers/tasks && exec $(abspath $(PYTHON)) -m tidemill dev $(if $(PORT),--port "$(PORT)") $(if $(BIND),--bind "$(BIND)") $(ARGS)
 
 openapi: $(READY) ## write the OpenAPI document of the HTTP API to build/openapi.json
 	@PYTHONPATH=layers/tasks $(PYTHON) -m tools.openapi

@@ -15,7 +15,7 @@ MACHINES = {"x86_64": 62, "arm64": 183}
 """Lambda's name of a processor to the ELF header's."""
 MAX_BYTES = 30_000_000
 """What a function and all layers unpack to, at most: Lambda takes 250 MB, but each byte lengthens a cold start."""
-FOR_PEOPLE = ("cli", "simulation", "testing")
+FOR_PEOPLE = ("cli", "dev", "simulation", "testing")
 """Packages of tidemill that no function imports."""
 LAYERS = {"CoreLayer": ("core", "tidemill/bootstrap.py"), "TasksLayer": ("tasks", "tasks/*.py")}
 """Each layer's folder beside this file, and what it must bring at least."""

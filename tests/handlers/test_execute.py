@@ -11,11 +11,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from bson import ObjectId
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from localapi.ticks import Ticks
 from tests.builders import document
 from tests.handlers.calls import app, request
 from tests.handlers.conftest import Deployed
@@ -30,7 +28,6 @@ from tidemill.registry import Registry
 from tidemill.requests.events import ExecuteRequest
 from tidemill.runner.process_protocol import RunSpec
 from tidemill.runner.results import RunResult
-from tidemill.runner.worker_thread import ABANDONED_THREADS
 from tidemill.testing import FakeContext
 
 
@@ -293,22 +290,3 @@ def test_what_a_function_has_changed_for_all_is_as_before_in_the_next_invocation
         deployed.invoke("execute")
 
     assert (sys.getrecursionlimit(), logging.root.manager.disable) == (limit, logging.NOTSET)
-
-
-def test_the_local_api_reports_a_function_that_does_not_stop_and_its_process_stays(deployed: Deployed) -> None:
-    said: list[str] = []
-    over, task_id = threading.Event(), ObjectId()
-    thread = threading.Thread(target=over.wait, daemon=True)
-    thread.start()
-    ABANDONED_THREADS.add(thread, task_id)
-    ticks = Ticks(app("execute"), app("reclaim"), app("archive"), every=timedelta(hours=1), say=said.append)
-
-    for _ in range(2):
-        ticks.prepare()
-
-    assert said == [
-        f"execute: the function of task {task_id} does not stop; Lambda would go on in a new process, this one stays"
-    ]
-    assert deployed.log()[-1]["message"] == "executed"
-    over.set()
-    thread.join()

@@ -94,7 +94,7 @@ def test_no_sentence_is_long(page: str) -> None:
 
 @each_page
 def test_every_file_that_a_page_names_is_there(page: str) -> None:
-    named = re.findall(r"`((?:tests|layers|functions|events|demo|docs|localapi|tools)/[\w/.]+)`", read_page(page))
+    named = re.findall(r"`((?:tests|layers|functions|events|demo|docs|tools)/[\w/.]+)`", read_page(page))
 
     assert [path for path in named if not (ROOT / path).exists() and not path.startswith(NEW_FILES)] == []
 

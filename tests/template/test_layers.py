@@ -256,4 +256,4 @@ def test_both_layers_are_built_alike_but_for_what_is_in_them(root: Path) -> None
     core, tasks = ((root / folder / "Makefile").read_text() for folder in LAYERS.values())
     core = core.replace("CoreLayer", "TasksLayer").replace("cp -R tidemill ", "cp -R tasks ")
 
-    assert core.replace(" tidemill/cli tidemill/simulation tidemill/testing", "") == tasks
+    assert core.replace(" tidemill/cli tidemill/dev tidemill/simulation tidemill/testing", "") == tasks

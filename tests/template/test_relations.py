@@ -38,7 +38,7 @@ API_GATEWAY_SEC = 29
 """So long API Gateway waits for a function."""
 
 T0 = datetime(2031, 7, 1, 9, 0, tzinfo=UTC)
-NOT_SHIPPED = {"cli", "simulation", "testing"}
+NOT_SHIPPED = {"cli", "dev", "simulation", "testing"}
 TIMEOUTS = [90, 120, 180, 300, 600, 900]
 EVENT_OF = {
     "EnqueueFunction": "direct", "ExecuteFunction": "execute", "ReclaimFunction": "sweep", "ArchiveFunction": "sweep",

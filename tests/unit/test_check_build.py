@@ -162,7 +162,7 @@ def test_a_fault_of_many_files_is_said_once(lay: Lay) -> None:
     assert problem.endswith("; 99 more like it")
 
 
-@pytest.mark.parametrize("package", ["cli", "simulation", "testing"])
+@pytest.mark.parametrize("package", ["cli", "dev", "simulation", "testing"])
 def test_what_only_people_use_is_not_shipped(lay: Lay, package: str) -> None:
     build = lay({f"CoreLayer/python/tidemill/{package}/__init__.py": b""})
 

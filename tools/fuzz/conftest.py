@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from localapi.gateway import Gateway
 from tests.handlers import calls
 from tests.handlers.warm import cool_down
 from tidemill import indexes
 from tidemill.clock import ServerClock
 from tidemill.control.declarer import declare_types
+from tidemill.dev.gateway import Gateway
 from tidemill.registry import load
 from tidemill.testing import Mongod
 from tools.fuzz.front import Front

@@ -10,10 +10,10 @@ from typing import Any
 from pymongo.database import Database
 from werkzeug.test import Client
 
-from localapi.event import key_id
-from localapi.gateway import Gateway
 from tests.handlers.calls import strict
 from tidemill.control.callers import grant_right
+from tidemill.dev.event import key_id
+from tidemill.dev.gateway import Gateway
 from tidemill.http.models import CODES
 
 KEY = "of-the-fuzzer"

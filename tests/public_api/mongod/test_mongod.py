@@ -72,7 +72,7 @@ def test_it_has_no_uri_while_it_is_not_started() -> None:
 def test_without_a_mongod_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(MongodNotFoundError, match=rf"^there is no mongod for the tests: .* or set {TEST_URI} to"):
+    with pytest.raises(MongodNotFoundError, match=rf"^there is no mongod to start: .* or set {TEST_URI} to"):
         mongod.find_mongod(packages=[str(tmp_path)])
 
 

@@ -291,6 +291,7 @@ _root: Final = Group(
         help="Show the version and exit.",
     ),
     init=("tidemill.cli.init:init", "Write a project that deploys tasks of your own, or upgrade it."),
+    dev=("tidemill.cli.dev:dev", "Run everything on this machine: MongoDB, your tasks, the HTTP API."),
     dlq=("tidemill.cli.dlq:dlq", "List, show, redrive, purge, export and restore dead letters."),
     policy=("tidemill.cli.policies:policy", "Show the retry presets and their delays."),
     simulate=("tidemill.cli.policies:simulate", "Simulate retry policies on a virtual clock."),

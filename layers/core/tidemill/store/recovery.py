@@ -77,6 +77,12 @@ def find_leased_by(
     return _read_processing(tasks, where, indexes.OWNERS, limit=limit, excluded_ids=excluded_ids)
 
 
+def list_owners(tasks: Tasks) -> list[str]:
+    """Return the owners of all leases, once each."""
+    with translate_errors():
+        return [owner for owner in tasks.distinct("lease.owner", {"status": "processing"}) if isinstance(owner, str)]
+
+
 def remove_broken_leases(tasks: Tasks, ids: Sequence[TaskId]) -> WriteCounts:
     """Remove the broken leases of *ids*. No claim wrote them, so no worker can prove them.
 

@@ -7,6 +7,8 @@ SIGKILL of the guard itself would leave them behind.
 This file is also the guard's program, so it uses the standard library alone. Usage:
 ``python _mongod_guard.py PARENT MONGOD [FLAG ...]`` makes a folder in PARENT, starts MONGOD in it and writes one JSON
 line to standard output (``pid`` and ``port``, or ``code`` and ``log``). It keeps mongod until it is released.
+``python _mongod_guard.py --in FOLDER PORT MONGOD [FLAG ...]`` starts MONGOD in a folder that stays, on PORT if it is
+free. At the end it shuts mongod down and leaves the folder.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from typing import IO, cast
 
 START_TIMEOUT_SEC = 60
 PORTS_TO_TRY = 5
+SHUTDOWN_TIMEOUT_SEC = 10
 POLL_SEC = 0.02
+IN_FOLDER = "--in"
 MAX_LOG_LINES = 8
 
 
@@ -64,14 +68,20 @@ class Guard:
     Args:
         parent: The folder in which mongod's folder is made.
         command: mongod and its flags, without port and folder.
+        port: The preferred port. With it, *parent* is mongod's own folder, which stays.
+        descriptor: A descriptor that the guard keeps open until it ends, like that of a lock.
     """
 
-    def __init__(self, parent: str, command: Sequence[str]) -> None:
+    def __init__(
+        self, parent: str, command: Sequence[str], *, port: int | None = None, descriptor: int | None = None
+    ) -> None:
+        place = [parent] if port is None else [IN_FOLDER, parent, str(port)]
         read_end, self.pipe = os.pipe()
         _guards.add(self)
         try:
             self.process = subprocess.Popen(  # noqa: S603 - this very file
-                [sys.executable, "-I", "-S", __file__, parent, *command],
+                [sys.executable, "-I", "-S", __file__, *place, *command],
+                pass_fds=() if descriptor is None else (descriptor,),
                 stdin=read_end,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -120,18 +130,33 @@ def _close_pipes_in_child() -> None:
 os.register_at_fork(after_in_child=_close_pipes_in_child)
 
 
-def main(parent: str, *command: str) -> None:
+def main(place: str, *command: str) -> None:
     """Run as the guard: start mongod, report, keep it until released, clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which mongod would inherit
-    with tempfile.TemporaryDirectory(prefix="tidemill-mongod-", dir=parent, ignore_cleanup_errors=True) as folder:
-        outcome = launch(command, Path(folder), ports=free_ports(), released=_wait_for_release)
-        if isinstance(outcome, NotStarted):
-            _write_report(code=outcome.code, log=select_last_lines(outcome.log))
-            return
-        _write_report(pid=outcome.process.pid, port=outcome.port)
-        _keep_until_released(outcome.process)
-        _kill_mongod(outcome.process)
+    if place == IN_FOLDER:
+        folder, port, *command_in_folder = command
+        ports = itertools.chain([int(port)], free_ports())
+        _run(command_in_folder, Path(folder), ports=ports, end=_shut_down_mongod)
+        return
+    with tempfile.TemporaryDirectory(prefix="tidemill-mongod-", dir=place, ignore_cleanup_errors=True) as folder:
+        _run(command, Path(folder), ports=free_ports(), end=_kill_mongod)
+
+
+def _run(
+    command: Sequence[str],
+    folder: Path,
+    *,
+    ports: Iterable[int],
+    end: Callable[[subprocess.Popen[bytes]], None],
+) -> None:
+    outcome = launch(command, folder, ports=ports, released=_wait_for_release)
+    if isinstance(outcome, NotStarted):
+        _write_report(code=outcome.code, log=select_last_lines(outcome.log))
+        return
+    _write_report(pid=outcome.process.pid, port=outcome.port)
+    _keep_until_released(outcome.process)
+    end(outcome.process)
 
 
 def launch(
@@ -214,6 +239,14 @@ def _keep_until_released(process: subprocess.Popen[bytes]) -> None:
 def _kill_mongod(process: subprocess.Popen[bytes]) -> None:
     process.kill()  # its data is worth no orderly shutdown
     process.wait()
+
+
+def _shut_down_mongod(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(SHUTDOWN_TIMEOUT_SEC)
+    except subprocess.TimeoutExpired:
+        _kill_mongod(process)
 
 
 if __name__ == "__main__":

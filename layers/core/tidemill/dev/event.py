@@ -7,18 +7,38 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl
 
 from werkzeug.datastructures import MultiDict
 
-from demo.functions import Event, event
-from localapi.server import HttpRequest
+from tidemill.dev.server import HttpRequest
 
 STAGE: Final = "v1"
 
-_SAMPLE: Final = event("enqueue_noop")
-"""A real event, for the fields that depend on the deployment, not on the request."""
+Event: TypeAlias = dict[str, Any]
+
+_HOST: Final = "a1b2c3d4e5.execute-api.eu-central-1.amazonaws.com"
+_CONTEXT: Final[Mapping[str, Any]] = {
+    "resourceId": "h7k2m9",
+    "extendedRequestId": "UrVXKEZnliAEj2w=",
+    "accountId": "123456789012",
+    "protocol": "HTTP/1.1",
+    "stage": STAGE,
+    "domainPrefix": "a1b2c3d4e5",
+    "domainName": _HOST,
+    "deploymentId": "d5p8l2",
+    "apiId": "a1b2c3d4e5",
+}
+"""Fields of the request context that depend on the deployment, not on the request."""
+
+_NO_IDENTITY: Final = dict.fromkeys(
+    (
+        "cognitoIdentityPoolId", "cognitoIdentityId", "principalOrgId", "cognitoAuthenticationType", "userArn",
+        "accountId", "caller", "accessKey", "cognitoAuthenticationProvider", "user",
+    )
+)  # fmt: skip
+"""Fields of the identity that an API key leaves empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +65,7 @@ def gateway_event(request: HttpRequest, route: Route, *, api_key: str, request_i
     ]
     query = parse_qsl(request.target.query, keep_blank_values=True, errors="replace")
     body, is_base64 = _encode_body(request.read_body())
-    return _SAMPLE | {
+    return {
         "resource": route.resource,
         "path": route.path,
         "httpMethod": request.method,
@@ -54,6 +74,7 @@ def gateway_event(request: HttpRequest, route: Route, *, api_key: str, request_i
         "queryStringParameters": dict(query) or None,
         "multiValueQueryStringParameters": MultiDict(query).to_dict(flat=False) or None,
         "pathParameters": dict(route.parameters) or None,
+        "stageVariables": None,
         "requestContext": _context(request, route, api_key=api_key, request_id=request_id, now=now),
         "body": body,
         "isBase64Encoded": is_base64,
@@ -66,21 +87,21 @@ def key_id(api_key: str) -> str:
 
 
 def _context(request: HttpRequest, route: Route, *, api_key: str, request_id: str, now: datetime) -> Mapping[str, Any]:
-    sample: dict[str, Any] = _SAMPLE["requestContext"]
     identity = {
         "apiKey": api_key,
         "apiKeyId": key_id(api_key),
         "sourceIp": request.remote_addr,
         "userAgent": request.last_header("user-agent"),
     }
-    return sample | {
+    return {
+        **_CONTEXT,
         "resourcePath": route.resource,
         "httpMethod": request.method,
         "requestTime": now.strftime("%d/%b/%Y:%H:%M:%S +0000"),
         "path": f"/{STAGE}{route.path}",
         "requestTimeEpoch": int(now.timestamp() * 1000),
         "requestId": request_id,
-        "identity": sample["identity"] | identity,
+        "identity": {**_NO_IDENTITY, **identity},
     }
 
 

@@ -1,4 +1,4 @@
-"""The HTTP side of `make serve`: events, refusals, responses and pages, with a stand-in for the handler."""
+"""The HTTP side of `tidemill dev`: events, refusals, responses and pages, with a stand-in for the handler."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from werkzeug.test import Client, TestResponse
 
 from demo import ROOT
 from demo.functions import Event, event
-from localapi import responses
-from localapi.event import key_id
-from localapi.gateway import Gateway
-from localapi.server import HEADERS_AS_SENT, MAX_BODY_BYTES, listen, serve
+from tidemill.dev import responses
+from tidemill.dev.event import key_id
+from tidemill.dev.gateway import Gateway
+from tidemill.dev.server import HEADERS_AS_SENT, MAX_BODY_BYTES, listen, serve
 
 KEY = {"x-api-key": "secret-of-orders"}
 DOCUMENT: Mapping[str, Any] = {
@@ -42,12 +42,11 @@ class Front:
 
     returned: Any = field(default_factory=lambda: {"statusCode": 200, "body": "{}"})
     events: list[Event] = field(default_factory=list)
-    wakes: int = 0
     said: list[str] = field(default_factory=list)
 
     @property
     def gateway(self) -> Gateway:
-        return Gateway(self._handle, DOCUMENT, on_accepted=self._wake, say=self.said.append)
+        return Gateway(self._handle, DOCUMENT, say=self.said.append)
 
     @property
     def client(self) -> Client:
@@ -58,9 +57,6 @@ class Front:
         if isinstance(self.returned, Exception):
             raise self.returned
         return self.returned
-
-    def _wake(self) -> None:
-        self.wakes += 1
 
 
 def event_of(path: str = "/v1/tasks", *, method: str = "POST", **request: Any) -> Event:
@@ -280,15 +276,6 @@ def test_the_gateway_refuses_in_the_words_of_the_template() -> None:
     }.items():
         assert refusal.json == json.loads(template[name]["ResponseTemplates"]["application/json"])
         assert refusal.status_code == template[name].get("StatusCode", refusal.status_code)
-
-
-@pytest.mark.parametrize(("status", "wakes"), [(202, 1), (200, 0), (422, 0)])
-def test_only_a_new_task_wakes_an_executor(status: int, wakes: int) -> None:
-    front = Front(returned={"statusCode": status, "body": "{}"})
-
-    front.client.post("/v1/tasks", headers=KEY)
-
-    assert front.wakes == wakes
 
 
 def test_a_request_is_a_line_which_holds_no_key_and_cannot_break_out() -> None:

@@ -15,14 +15,15 @@ from werkzeug.exceptions import BadRequest
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 from werkzeug.wrappers import Request
 
-from tidemill import TidemillError
+from tidemill.errors import TidemillError
 
 MAX_BODY_BYTES: Final = 10 * 1024 * 1024
 """Limit of API Gateway."""
 
 IDLE_CALLER_TIMEOUT_SEC: Final = 30
+MAX_PORT: Final = 65535
 
-HEADERS_AS_SENT: Final = "localapi.headers"
+HEADERS_AS_SENT: Final = "tidemill.headers"
 """Key in the WSGI environment: WSGI itself joins repeated headers, API Gateway does not."""
 
 
@@ -72,7 +73,8 @@ def listen(*, host: str, port: int) -> socket.socket:
         listener.listen()
     except OSError as error:
         listener.close()
-        remedy = "PORT=8001 make serve" if error.errno == errno.EADDRINUSE else "BIND=0.0.0.0 is all this machine has"
+        is_taken = error.errno == errno.EADDRINUSE
+        remedy = f"--port {port % MAX_PORT + 1}" if is_taken else "--bind 0.0.0.0 means all addresses of this machine"
         why = error.strerror or "it is not an address"
         raise TidemillError(f"cannot listen on {host}:{port} ({why}): choose another, {remedy}") from None
     return listener

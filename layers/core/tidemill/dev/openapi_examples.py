@@ -7,13 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 TASK_ID: Final = "68a5f0c2e4b0a1d2c3f4a5b6"
-_WEBHOOK: Final = {
-    "name": "deliver_webhook",
-    "payload": {"url": "https://example.com/hook", "body": {"order": "order-7"}},
-}
+HELLO: Final[Mapping[str, Any]] = {"name": "hello", "payload": {"name": "Ada"}}
+"""A task, for a document that knows no better one."""
+
 _TASK: Final = {
     "id": TASK_ID,
-    "name": "deliver_webhook",
+    "name": "hello",
     "queue": "default",
     "status": "done",
     "attempts": 2,
@@ -22,8 +21,8 @@ _TASK: Final = {
     "finished_at": "2026-07-01T09:00:06.120Z",
     "cancel_requested_at": None,
     "reason": None,
-    "error": {"code": "http_503", "message": "the receiver answered 503"},
-    "result": {"status": 204},
+    "error": {"code": "ConnectionError", "message": "the line is busy"},
+    "result": {"greeting": "Hello Ada"},
     "truncated": False,
 }
 _NOT_ALLOWED: Final = "the request can be read, but is not allowed as it is"
@@ -38,31 +37,34 @@ def _error(code: str, message: str, **details: str) -> Mapping[str, Any]:
 _DAY: Final = datetime.now(UTC).date() + timedelta(days=30)
 """A day that can be tried out: times may be at most 366 days away."""
 
-BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "enqueue": {
-        "now": {"summary": "A webhook, now", "value": _WEBHOOK},
-        "nothing": {"summary": "A task that does nothing", "value": {"name": "noop", "payload": {}}},
-        "delayed": {
-            "summary": "In five minutes, before others that are due then",
-            "value": _WEBHOOK | {"delay_sec": 300, "priority": 5},
+
+def build_bodies(task: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Return the examples of request bodies by operation and name, each with *task*."""
+    return {
+        "enqueue": {
+            "now": {"summary": "A task, now", "value": task},
+            "delayed": {
+                "summary": "In five minutes, before others that are due then",
+                "value": {**task, "delay_sec": 300, "priority": 5},
+            },
+            "timed": {
+                "summary": "At a given time, or not at all",
+                "value": {**task, "not_before": f"{_DAY}T18:00:00+01:00", "expires_at": f"{_DAY}T20:00:00+01:00"},
+            },
+            "retried": {
+                "summary": "With retries of its own",
+                "value": {**task, "retry": {"base_sec": 5, "max_sec": 600, "max_retries": 6}, "timeout_sec": 20},
+            },
+            "preset": {"summary": "With a preset of retries", "value": {**task, "retry": "conservative"}},
         },
-        "timed": {
-            "summary": "At a given time, or not at all",
-            "value": _WEBHOOK | {"not_before": f"{_DAY}T18:00:00+01:00", "expires_at": f"{_DAY}T20:00:00+01:00"},
+        "enqueueBatch": {
+            "keyed": {
+                "summary": "Two tasks, each with a key of its own",
+                "value": {"tasks": [{**task, "idempotency_key": key} for key in ("order-7", "order-8")]},
+            }
         },
-        "retried": {
-            "summary": "With retries of its own",
-            "value": _WEBHOOK | {"retry": {"base_sec": 5, "max_sec": 600, "max_retries": 6}, "timeout_sec": 20},
-        },
-        "preset": {"summary": "With a preset of retries", "value": _WEBHOOK | {"retry": "conservative"}},
-    },
-    "enqueueBatch": {
-        "keyed": {
-            "summary": "Two webhooks, each with a key of its own",
-            "value": {"tasks": [_WEBHOOK | {"idempotency_key": key} for key in ("order-7", "order-8")]},
-        }
-    },
-}
+    }
+
 
 _ANSWERS: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
     ("enqueue", "200"): {"id": TASK_ID, "status": "done"},
@@ -87,7 +89,7 @@ _ANSWERS: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
         "current": [
             {
                 "id": TASK_ID,
-                "name": "deliver_webhook",
+                "name": "hello",
                 "attempts": 2,
                 "is_retry": True,
                 "since": "2026-07-01T09:00:00.000Z",
@@ -120,6 +122,6 @@ _QUERY: Final = _error(
 
 def example(operation_id: str, status: str) -> Mapping[str, Any]:
     """Return an example of an answer."""
-    if status == "422" and operation_id not in BODIES:
+    if status == "422" and operation_id not in {"enqueue", "enqueueBatch"}:
         return _QUERY
     return _ANSWERS.get((operation_id, status)) or _ERRORS[status]

@@ -12,11 +12,10 @@ from typing import Any, Final, TypeAlias
 
 from werkzeug.exceptions import BadRequest, RequestEntityTooLarge
 
-from demo.functions import Event
-from localapi import responses
-from localapi.event import STAGE, Route, gateway_event
-from localapi.responses import HttpResponse
-from localapi.server import HttpRequest
+from tidemill.dev import responses
+from tidemill.dev.event import STAGE, Event, Route, gateway_event
+from tidemill.dev.responses import HttpResponse
+from tidemill.dev.server import HttpRequest
 from tidemill.testing import FakeContext
 
 ENQUEUE_TIMEOUT: Final = timedelta(seconds=10)
@@ -31,7 +30,6 @@ class Gateway:
     Args:
         handler: The handler of `enqueue`. Like Lambda, the gateway never calls it twice at once.
         document: The OpenAPI document. It names every path and method that reaches the handler.
-        on_accepted: Called after each accepted task.
         say: Called with a line for each request.
     """
 
@@ -40,13 +38,11 @@ class Gateway:
         handler: Handler,
         document: Mapping[str, Any],
         *,
-        on_accepted: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._handler = handler
         self._methods = {path: {method.upper() for method in document["paths"][path]} for path in document["paths"]}
         self._pages = responses.pages(document)
-        self._on_accepted = on_accepted
         self._say = say
         self._lock = threading.Lock()
 
@@ -77,10 +73,7 @@ class Gateway:
         if not api_key:
             return responses.NO_KEY
         event = gateway_event(request, route, api_key=api_key, request_id=str(uuid.uuid4()), now=datetime.now(UTC))
-        response = self._call_handler(event)
-        if response.status_code == 202:
-            self._on_accepted()
-        return response
+        return self._call_handler(event)
 
     def _find_route(self, request: HttpRequest) -> Route | None:
         """Return the resource of the path if it has the method; a resource without parameters goes first."""

@@ -1,11 +1,10 @@
-"""Texts of the OpenAPI document for application developers: the promises, the payload of webhooks, the presets."""
+"""Texts of the OpenAPI document for application developers: the promises, the presets, the headers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tasks.deliver_webhook import Webhook
 from tidemill.policy.retry import PRESETS
 
 _INTRODUCTION: Final = """\
@@ -19,26 +18,13 @@ A task queue: hand over a task, and it is run in the background and retried wher
 * **Yours alone.** Tasks and keys belong to the API key they were sent with: to others they do not exist (404).
 * **Rights.** The state of a queue concerns the tasks of all callers: the operator grants the right `queues.read` to an
   API key, or the answer is 403.
-* **One shape of errors**, whoever answers: `{"error": {"code", "message", "details": [{"field", "message"}]}}`. Go by
+* **All errors have one shape**: `{"error": {"code", "message", "details": [{"field", "message"}]}}`. Go by
   status and `code`; the rest is for people. After 429 and 503 wait for `Retry-After` seconds.
 * Bodies are strict JSON in UTF-8 of at most 4 MB, with no name twice; unknown fields are refused, and so is a
   query string.
 * **Functions.** A `name` is that of a function which the deployment has opened to HTTP (`@task(..., http=True)`); ask
-  its operator which there are, and which queues. Two come with it: `noop` does nothing, `deliver_webhook` sends an HTTP
-  POST.
+  its operator which there are, and which queues.
 """
-
-
-def _webhook() -> str:
-    """Return the payload of `deliver_webhook`, from its model."""
-    shape = Webhook.model_json_schema()
-    lines = [
-        f"* `{name}`{' (required)' if name in shape['required'] else ''}: {' '.join(field['description'].split())}"
-        for name, field in shape["properties"].items()
-    ]
-    return "\n".join(
-        ["### The payload of `deliver_webhook`", "", *lines, "", "Its limits: schema DeliverWebhookPayload."]
-    )
 
 
 def _presets() -> str:
@@ -53,7 +39,7 @@ def _presets() -> str:
     return "\n".join(["### The presets of `retry`", "", *head, *rows])
 
 
-DESCRIPTION: Final = "\n".join([_INTRODUCTION, _webhook(), "", _presets(), ""])
+DESCRIPTION: Final = "\n".join([_INTRODUCTION, _presets(), ""])
 
 TAG: Final = {"name": "Tasks", "description": "Enqueue, look, cancel; see how full a queue is."}
 
@@ -96,14 +82,14 @@ TRACE_HEADERS: Final[Sequence[Mapping[str, Any]]] = (
     _header(
         "X-Correlation-Id",
         "Your name for what this belongs to. It is kept with the task (the first 200 characters that are printable), "
-        "stands in the log of its enqueueing and of each attempt, and its function is told it. Without one, the id of "
-        "the request is taken.",
+        "stands in the log of its enqueueing and of each attempt, and its function gets it. Without one, "
+        "it is the id of the request.",
         example="checkout-4711",
     ),
     _header("X-Request-Id", "Taken for X-Correlation-Id where there is none.", example="7b0e9d52-6c1f-4a38"),
     _header(
         "traceparent",
-        "W3C Trace Context. It is kept with the task, stands in its log, and its function is told it, to pass it on. "
+        "W3C Trace Context. It is kept with the task, stands in its log, and its function can pass it on. "
         "One that is not of its form (version, 32, 16 and 2 hex digits, as in the example) is left out.",
         example="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     ),
