@@ -9,7 +9,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache, cached_property
@@ -207,6 +207,10 @@ class NotInvokedError(InvokeError):
     """A function was not invoked."""
 
 
+class RefusedEventError(InvokeError):
+    """A function refused its event; the text is the function's own."""
+
+
 _UNSENT: Final = (
     "ValueError", "NoRegionError", "InvalidRegionError", "ProfileNotFound", "NoCredentialsError",
     "PartialCredentialsError", "ParamValidationError", "EndpointConnectionError", "ConnectTimeoutError",
@@ -214,10 +218,19 @@ _UNSENT: Final = (
 """Errors of botocore before a request leaves."""
 
 
-def invoke_function(function: str, event: Mapping[str, Any], *, timeout_sec: float = OPERATE_TIMEOUT_SEC) -> Any:  # noqa: ANN401 - any JSON
+def invoke_function(
+    function: str,
+    event: Mapping[str, Any],
+    *,
+    timeout_sec: float = OPERATE_TIMEOUT_SEC,
+    refusals: Collection[str] = (),
+) -> Any:  # noqa: ANN401 - any JSON
     """Invoke *function*, a name or an ARN, with *event*; return its answer.
 
+    *refusals* are the types of errors whose messages hold no secret, and of which nothing was done.
+
     Raises:
+        RefusedEventError: The function raised one of *refusals*.
         InvokeError: The function failed, or its outcome is unknown.
         NotInvokedError: AWS refused or was not reached.
     """
@@ -237,6 +250,9 @@ def invoke_function(function: str, event: Mapping[str, Any], *, timeout_sec: flo
         failure = _describe_failure(kind, function, timeout_sec=timeout_sec)
         raise (NotInvokedError if kind in _UNSENT else InvokeError)(failure) from None
     if answer.get("FunctionError"):
+        failure = _parse_json(content)
+        if isinstance(failure, dict) and failure.get("errorType") in refusals:
+            raise RefusedEventError(str(failure.get("errorMessage")))
         raise InvokeError(f"{function} failed ({_find_error_type(content)}): its log says why")
     return _parse_json(content)
 

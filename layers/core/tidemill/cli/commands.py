@@ -155,7 +155,8 @@ class Group(_PrintedHelp, click.Group):
         """
         name = args[0]
         if not name.startswith("-") and name not in self.commands:
-            hint = did_you_mean(name, self.commands) or ";"
+            below = [group.name for group in self.commands.values() if name in getattr(group, "commands", ())]
+            hint = f", did you mean {below[0]} {name}?" if below else did_you_mean(name, self.commands) or ";"
             ctx.fail(f"there is no command {name}{hint} `{ctx.command_path} --help` lists all")
         if name in self.imports:
             module, attribute = self.imports[name][0].split(":")
@@ -241,15 +242,15 @@ def build_json_option() -> click.Option:
     return click.Option(["--json"], is_flag=True, callback=_keep, expose_value=False, help="Print the answer as JSON.")
 
 
-def build_function_option() -> click.Option:
-    """Return ``--function``, which may stand before or after the name of the operation."""
+def build_function_option(called: str = "operate") -> click.Option:
+    """Return ``--function``, for the function *called* so; it may stand before or after the name of an operation."""
     return click.Option(
         ["--function"],
         type=parse_text(r"[A-Za-z0-9_:$.-]+", "must be the name or the ARN of a function"),
         callback=_keep,
         expose_value=False,
         metavar="NAME",
-        help="Call the operate function with this name or ARN instead of connecting to MONGODB_URI.",
+        help=f"Call the {called} function with this name or ARN instead of connecting to MONGODB_URI.",
     )
 
 
@@ -260,7 +261,7 @@ def _keep(context: click.Context, parameter: click.Parameter, value: object) -> 
 
 
 def read_function() -> str | None:
-    """Return the operate function that this command calls, or ``None`` if it connects to MONGODB_URI."""
+    """Return the function that this command calls, or ``None`` if it connects to MONGODB_URI."""
     function: str | None = click.get_current_context().meta.get("function")
     return function
 
@@ -292,6 +293,7 @@ _root: Final = Group(
     ),
     init=("tidemill.cli.init:init", "Write a project that deploys tasks of your own, or upgrade it."),
     dev=("tidemill.cli.dev:dev", "Run everything on this machine: MongoDB, your tasks, the HTTP API."),
+    enqueue=("tidemill.cli.enqueue:enqueue", "Enqueue a task, or many from lines of JSON."),
     dlq=("tidemill.cli.dlq:dlq", "List, show, redrive, purge, export and restore dead letters."),
     policy=("tidemill.cli.policies:policy", "Show the retry presets and their delays."),
     simulate=("tidemill.cli.policies:simulate", "Simulate retry policies on a virtual clock."),
