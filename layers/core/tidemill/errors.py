@@ -146,7 +146,15 @@ class RegistrationError(TidemillError):
 
 
 class SettingsError(TidemillError):
-    """The environment is not usable; the message names the variables but repeats no value."""
+    """The environment is not usable; the message names the variables but repeats no value.
+
+    Attributes:
+        problems: A sentence for each malformed variable, which begins with its name; empty for other errors.
+    """
+
+    def __init__(self, message: str, *, problems: Sequence[str] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__(message)
 
 
 class ForeignCollectionError(SettingsError):

@@ -121,7 +121,7 @@ def from_environment(env: Mapping[str, str]) -> Settings:
     if not problems and settings.task_timeout > settings.max_task_timeout:
         problems.append("TASK_TIMEOUT_SEC must not be above MAX_TASK_TIMEOUT_SEC")
     if problems:
-        raise SettingsError("; ".join(problems))
+        raise SettingsError("; ".join(problems), problems=problems)
     return settings
 
 

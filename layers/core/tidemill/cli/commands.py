@@ -292,6 +292,7 @@ _root: Final = Group(
         help="Show the version and exit.",
     ),
     init=("tidemill.cli.init:init", "Write a project that deploys tasks of your own, or upgrade it."),
+    check=("tidemill.cli.check:check", "Find what would fail in a deployment."),
     dev=("tidemill.cli.dev:dev", "Run everything on this machine: MongoDB, your tasks, the HTTP API."),
     enqueue=("tidemill.cli.enqueue:enqueue", "Enqueue a task, or many from lines of JSON."),
     dlq=("tidemill.cli.dlq:dlq", "List, show, redrive, purge, export and restore dead letters."),
