@@ -147,7 +147,7 @@ def test_closing_is_bounded_in_time(caplog: pytest.LogCaptureFixture) -> None:
     hung.set()
 
     assert [record.getMessage() for record in caplog.records] == [
-        "resources are not closed within 0.1 s; the process goes on without them"
+        "resources are not closed within 0.1 s; the process continues without them"
     ]
 
 

@@ -86,4 +86,4 @@ def test_a_resource_that_does_not_close_keeps_no_worker(yard: Yard, tmp_path: Pa
 
     assert ended.status == 0
     assert ended.out[-1] == "stopped: 2 claimed, 2 done"
-    assert "resources are not closed within 2 s; the process goes on without them" in ended.err
+    assert "resources are not closed within 2 s; the process continues without them" in ended.err

@@ -202,7 +202,7 @@ class _Writer:
     def _write_tuple(self, core: Mapping[str, Any]) -> Schema:
         if core.get("variadic_item_index") is not None:
             return {"type": "array", "items": {}}
-        items = [self.write(item) for item in core["items_schema"]]
+        items = [self.write(element) for element in core["items_schema"]]
         return {"type": "array", "prefixItems": items}
 
     def _write_str(self, core: Mapping[str, Any]) -> Schema:
@@ -289,7 +289,7 @@ def _read_text_or_number(_: Schema) -> Any:  # noqa: ANN401 - as above
 
 def _read_array(schema: Schema) -> Any:  # noqa: ANN401 - as above
     if "prefixItems" in schema:
-        return core_schema.tuple_schema([_read(item) for item in schema["prefixItems"]])
+        return core_schema.tuple_schema([_read(element) for element in schema["prefixItems"]])
     length = {"min_length": schema.get("minItems"), "max_length": schema.get("maxItems")}
     return core_schema.list_schema(_read(schema["items"]), **length)
 

@@ -118,7 +118,7 @@ def close_process_resources(*, timeout_sec: float = CLOSE_TIMEOUT_SEC) -> None:
         return
     closing.join(timeout_sec)
     if closing.is_alive():
-        _logger.warning("resources are not closed within %g s; the process goes on without them", timeout_sec)
+        _logger.warning("resources are not closed within %g s; the process continues without them", timeout_sec)
 
 
 def _close_in_turn() -> None:
@@ -268,8 +268,8 @@ def _watch_loop(loop: asyncio.AbstractEventLoop) -> _LoopState:
 
     loop.set_task_factory(create_task)
     with _loops_lock:
-        for other in [other for other in _loops if other.is_closed()]:  # a loop that is not ours
-            del _loops[other]
+        for closed_loop in [known for known in _loops if known.is_closed()]:  # a loop that is not ours
+            del _loops[closed_loop]
         _loops[loop] = state
     return state
 
