@@ -197,6 +197,16 @@ class AsyncEnqueueService:
         await self.require_mark()
         return await self.store(make_submission(requests, rules=rules, payloads=payloads, trace=trace, session=session))
 
+    async def check(self, requests: Sequence[NewTask], *, rules: EnqueueRules) -> None:
+        """Refuse validated requests that `submit` would not store, except for their keys. Nothing is stored.
+
+        Raises:
+            InvalidRequestError: Requests are not allowed.
+            UnknownTaskError: A name is not registered.
+            UnavailableError: MongoDB did not answer.
+        """
+        await self._check(make_submission(requests, rules=rules))
+
     async def store(self, submission: Submission) -> list[Accepted]:
         """Store the requests, or return the tasks of earlier requests with the same keys if they are refused.
 
