@@ -1,4 +1,4 @@
-"""``python -m tests.features.worker.brisk``: a worker whose leases last for 6 s, and its permit for 3 s."""
+"""``python -m tests.features.worker.brisk``: a worker of queue ``default`` with leases of 4 s and a permit of 3 s."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemill.executor.execution import work
 from tidemill.executor.lifetime import WORKER_REMAINING, Worker
 from tidemill.executor.maintenance import Maintenance, MaintenanceContext, MaintenanceTiming
 
-LEASE = timedelta(seconds=6)
+LEASE = timedelta(seconds=4)
 TIMING = MaintenanceTiming(permit_sec=3, renew_sec=1, pass_sec=0.5)
 
 
@@ -31,8 +31,8 @@ def main() -> None:
     with Maintenance(context):
         sys.stdout.write(f"{owner}\n")
         sys.stdout.flush()
-        options = ExecutionOptions(owner=owner, remaining=WORKER_REMAINING)
-        work(runtime, options, Worker(threading.Event(), lease=LEASE, extend_sec=2))
+        options = ExecutionOptions(owner=owner, remaining=WORKER_REMAINING, queues=("default",))
+        work(runtime, options, Worker(threading.Event(), lease=LEASE, extend_sec=1))
 
 
 if __name__ == "__main__":

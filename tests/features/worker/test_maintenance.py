@@ -14,11 +14,19 @@ from bson import ObjectId
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from tests.builders import add
+from tests.buried import failed
 from tests.features.worker.brisk import LEASE
 from tests.features.worker.test_worker import yard_at
 from tests.features.worker.workers import PATIENCE, Yard
+from tests.keepers import a_keeper
 from tests.unit.make import eventually
 from tidemill.clock import ServerClock
+from tidemill.dead_letters.archive import ArchiveContext
+from tidemill.documents import DEAD_LETTERS
+from tidemill.errors import MissingIndexError
+from tidemill.executor.maintenance import Maintenance, MaintenanceContext, MaintenanceTiming
+from tidemill.store.connection import Tasks, open_tasks
 from tidemill.testing import Mongod
 
 pytestmark = pytest.mark.slow
@@ -75,10 +83,10 @@ def test_the_tasks_of_a_killed_worker_are_done_by_another_within_the_lease_and_f
     killed_at = ServerClock(yard.db).now()
     killed.send(signal.SIGKILL)
     yard.go()
-    [failed] = yard.add("fail")
+    [gone] = yard.add("fail")
 
     assert yard.becomes(done=2)
-    assert yard.buries(failed)
+    assert yard.buries(gone)
 
     ends = [task["finished_at"] for task in yard.db["tasks"].find({"_id": {"$in": waiting}})]
     assert max(ends) - killed_at <= LEASE + 5 * SECOND
@@ -116,28 +124,25 @@ def test_a_worker_that_stops_leaves_the_permit_to_the_next(yard: Yard) -> None:
 
 def test_it_fails_what_expired_and_moves_what_failed(yard: Yard) -> None:
     [late] = yard.add("note", expires_at=ServerClock(yard.db).now() - DAY, queue="unserved")
-    [failed] = yard.add("fail")
+    [gone] = yard.add("fail")
     yard.add("fork", 2)
-    worker = yard.worker("--queue", "default")
+    yard.brisk()
 
-    assert yard.buries(late, failed)
+    assert yard.buries(late, gone)
     assert yard.becomes(done=2)
     [after] = yard.add("fail")
     assert yard.buries(after), "a fork in a task does not end it"
-    ended = worker.stopped()
-
-    assert (yard.letter(late)["reason"], yard.letter(failed)["reason"]) == ("expired", "not_retryable")
-    assert ended.status == 0
+    assert (yard.letter(late)["reason"], yard.letter(gone)["reason"]) == ("expired", "not_retryable")
 
 
 def test_it_is_left_to_the_functions_if_one_says_so(yard: Yard) -> None:
-    [failed] = yard.add("fail")
+    [gone] = yard.add("fail")
     worker = yard.worker("--no-maintenance")
 
     assert yard.becomes(failed=1)
 
     assert worker.stopped().status == 0
-    assert yard.stored(failed)["status"] == "failed"
+    assert yard.stored(gone)["status"] == "failed"
     assert yard.db["control"].find_one({"_id": "maintenance"}) is None
 
 
@@ -153,10 +158,11 @@ def test_beside_a_deployment_with_other_settings_it_changes_nothing_of_them(yard
     yard.db["tasks_dlq"].insert_many([marked, unmarked])
     before = indexes(yard.db)
 
-    yard.worker(RETENTION_DAYS="0.001", DEAD_LETTER_RETENTION_DAYS="0.001", EXPIRE_UNEXPORTED="true")
+    yard.brisk(RETENTION_DAYS="0.001", DEAD_LETTER_RETENTION_DAYS="0.001", EXPIRE_UNEXPORTED="true")
     assert yard.buries(*yard.add("fail"))
     assert yard.buries(*yard.add("fail")), "it did all its steps between the two"
 
+    assert eventually(lambda: yard.db["tasks"].count_documents({}) == len(foreign), within=PATIENCE)
     assert indexes(yard.db) == before
     assert {one["_id"]: one for one in yard.db["tasks"].find()} == {one["_id"]: one for one in foreign}
     letters = {str(one["_id"]): one for one in yard.db["tasks_dlq"].find()}
@@ -168,13 +174,13 @@ def test_beside_a_deployment_with_other_settings_it_changes_nothing_of_them(yard
 def test_with_a_database_of_its_own_it_does_all_that_the_functions_do(yard: Yard) -> None:
     yard.db["tasks"].drop_index("claim")
     yard.db["tasks_dlq"].drop_index("recent")
+    [gone] = add(open_tasks(yard.db), [failed(ServerClock(yard.db).now())])
     adopted, malformed = ObjectId(), ObjectId()
     yard.db["tasks"].insert_one(FOREIGN | {"_id": adopted, "status": "failed", "finished_at": None})
-    yard.db["tasks"].insert_one(FOREIGN | {"_id": malformed, "status": "pending", "lane": "slow", "name": "x"})
+    yard.db["tasks"].insert_one({"_id": malformed, "status": "pending", "payload": "no object"})
 
     worker = yard.worker("--own-database", RETENTION_DAYS="3", DEFAULT_TASK="watched.note", EXPIRE_UNEXPORTED="true")
-    assert yard.buries(adopted)
-    assert yard.buries(*yard.add("fail"))
+    assert yard.buries(adopted, gone, malformed)
     assert eventually(lambda: yard.db["tasks_dlq"].count_documents({"retain_from": None}) == 0, within=PATIENCE), (
         "dead letters may expire"
     )
@@ -185,6 +191,7 @@ def test_with_a_database_of_its_own_it_does_all_that_the_functions_do(yard: Yard
     assert "recent" in made["tasks_dlq"]
     assert made["tasks"]["retention"]["expireAfterSeconds"] == 3 * 86400
     assert yard.letter(adopted)["name"] == "watched.note"
+    assert yard.letter(malformed)["reason"] == "malformed"
     assert (ended.status, warnings_in(ended.err)) == (0, ["tidemill: stopping"])
 
 
@@ -192,19 +199,44 @@ def test_the_two_options_exclude_each_other(yard: Yard) -> None:
     ended = yard.process("--own-database", "--no-maintenance").ended()
 
     assert ended.status == 2
-    assert ended.err[1] == "tidemill: --no-maintenance and --own-database exclude each other: leave one of them out"
+    assert ended.err == [
+        "Usage: tidemill work [OPTIONS]",
+        "tidemill: --no-maintenance and --own-database exclude each other: leave one of them out",
+        "for example: tidemill work --tasks myapp.tasks --queue eu",
+    ]
+
+
+def test_an_error_stays_until_its_own_step_succeeds(tasks: Tasks) -> None:
+    clock = ServerClock(tasks.database)
+    timing = MaintenanceTiming(permit_sec=3, renew_sec=0.2, pass_sec=0.01)
+    archives = ArchiveContext(
+        tasks=tasks, dead=open_tasks(tasks.database, DEAD_LETTERS), clock=clock, task_retention=DAY
+    )
+    context = MaintenanceContext(
+        owner="A", reclaim=a_keeper(tasks, clock), archive=archives, owns_database=True, timing=timing
+    )
+
+    def renewals() -> int:
+        stored = tasks.database["control"].find_one({"_id": "maintenance"}) or {"holds": [{"seq": 0}]}
+        return int(stored["holds"][0]["seq"])
+
+    tasks.drop_index("claim")  # only the sweep needs it
+    with Maintenance(context) as maintenance:
+        assert eventually(lambda: isinstance(maintenance.error, MissingIndexError))
+        after = renewals() + 4
+        assert eventually(lambda: maintenance.error is None or renewals() >= after, within=PATIENCE)
+        assert isinstance(maintenance.error, MissingIndexError)
 
 
 def test_a_step_that_fails_is_told_once_and_goes_on_later(yard: Yard, client: MongoClient[Any]) -> None:
     with failing(client, "insert"):
-        [failed] = yard.add("fail")
-        [other] = yard.add("fail")
+        [gone] = add(open_tasks(yard.db), [failed(ServerClock(yard.db).now())])
         worker = yard.worker()
         assert worker.says("maintenance failed: MongoDB refuses the operation")
         yard.add("note")
         assert eventually(lambda: yard.status(status="done") == {"done": 1}, within=PATIENCE)
     assert worker.says("maintenance works again")
-    assert yard.buries(failed, other)
+    assert yard.buries(gone)
     ended = worker.stopped()
 
     assert ended.status == 0

@@ -119,9 +119,9 @@ class Yard:
         assert made.is_up(), made.err
         return made
 
-    def brisk(self) -> Process:
+    def brisk(self, **environment: str) -> Process:
         """Start one with short leases; it is up on return."""
-        made = self.process(program=("tests.features.worker.brisk",))
+        made = self.process(before=(), program=("tests.features.worker.brisk",), **environment)
         assert made.is_up(), made.err
         return made
 

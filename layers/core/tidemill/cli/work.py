@@ -144,7 +144,8 @@ class _Choices:
 
     def __post_init__(self) -> None:
         if self.no_maintenance and self.own_database:
-            raise click.UsageError("--no-maintenance and --own-database exclude each other: leave one of them out")
+            problem = "--no-maintenance and --own-database exclude each other: leave one of them out"
+            raise click.UsageError(problem, ctx=click.get_current_context())
 
 
 def _work(choices: _Choices) -> None:

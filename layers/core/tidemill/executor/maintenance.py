@@ -7,12 +7,13 @@ a permit that expires during a pass does no harm.
 from __future__ import annotations
 
 import threading
-import time
+import traceback
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from pymongo.database import Database
@@ -21,7 +22,7 @@ from tidemill.clock import Clock
 from tidemill.control import semaphores
 from tidemill.control.semaphores import PermitOwner
 from tidemill.dead_letters.archive import ArchiveContext, ArchiveError, archive
-from tidemill.errors import TidemillError, UnavailableError, UnexpectedError
+from tidemill.errors import TidemillError, UnavailableError
 from tidemill.reclaim import ReclaimContext, reclaim, reclaim_expired
 from tidemill.store.connection import limit_time
 
@@ -34,7 +35,7 @@ LOSS_DELAY_SHARE: Final = 0.4
 UNAVAILABLE_PASSES: Final = 3
 """Passes in a row in which MongoDB did not answer before that is an error: a fail-over takes less."""
 
-Step: TypeAlias = Literal["permit", "reclaim", "archive"]
+Step: TypeAlias = Literal["permit", "reclaim", "sweep", "archive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +64,7 @@ class MaintenanceContext:
     reclaim: ReclaimContext
     archive: ArchiveContext
     owns_database: bool = False
-    timing: MaintenanceTiming = field(default=MAINTENANCE_TIMING)
-    monotonic: Callable[[], float] = time.monotonic
+    timing: MaintenanceTiming = MAINTENANCE_TIMING
 
 
 class Maintenance:
@@ -75,18 +75,19 @@ class Maintenance:
 
     def __init__(self, context: MaintenanceContext) -> None:
         self._timing = context.timing
-        self._monotonic = context.monotonic
+        self._monotonic = context.reclaim.monotonic
         self._owns_database = context.owns_database
         self._permit = _Permit(context.reclaim.tasks.database, context.reclaim.clock, context.owner, context.timing)
         self._reclaim_context = replace(
             context.reclaim,
-            observe_error=lambda error: self._record("reclaim", error),
+            observe_error=self._record,
             loss_delay_share=LOSS_DELAY_SHARE,
         )
         self._archive_context = context.archive
         if not context.owns_database:
             self._archive_context = replace(context.archive, only_moves=True, task_retention=None)
         self._next_renewal_at = -1e9
+        self._step: Step = "permit"
         self._errors: dict[Step, TidemillError] = {}
         self._unavailable_passes = 0
         self._error: TidemillError | None = None
@@ -123,7 +124,9 @@ class Maintenance:
         if self._monotonic() >= self._next_renewal_at:
             is_renewed = self._try_step("permit", self._renew)
         if self._permit.is_held:
-            self._try_step("reclaim", self._reclaim if is_renewed else self._reclaim_expired)
+            self._try_step("reclaim", self._reclaim_expired)
+            if is_renewed and self._owns_database:
+                self._try_step("sweep", self._sweep)
             if is_renewed:
                 self._try_step("archive", self._archive)
         else:
@@ -137,11 +140,8 @@ class Maintenance:
     def _reclaim_expired(self) -> None:
         reclaim_expired(self._reclaim_context, until=self._end_of_step())
 
-    def _reclaim(self) -> None:
-        if self._owns_database:
-            reclaim(self._reclaim_context, until=self._end_of_step())
-        else:
-            self._reclaim_expired()
+    def _sweep(self) -> None:
+        reclaim(self._reclaim_context, until=self._end_of_step())
 
     def _archive(self) -> None:
         try:
@@ -154,26 +154,33 @@ class Maintenance:
         return self._monotonic() + self._timing.renew_sec
 
     def _try_step(self, step: Step, run: Callable[[], None]) -> bool:
-        """Run *step*. Return whether it succeeded as a whole or in part; `_errors` has its error."""
+        """Run *step*. Return whether it succeeded as a whole or in part; `_errors` has its first error."""
+        self._step = step
         self._errors.pop(step, None)
         try:
             run()
         except TidemillError as error:
-            self._record(step, error)
+            self._record(error)
             return False
         except Exception as error:  # noqa: BLE001 - nothing in this thread may pass unnoticed or stop it
-            self._record(step, UnexpectedError(type(error).__name__))
+            self._record(_describe_unexpected(error))
             return False
         return True
 
-    def _record(self, step: Step, error: TidemillError) -> None:
-        self._errors.setdefault(step, error)
+    def _record(self, error: TidemillError) -> None:
+        self._errors.setdefault(self._step, error)
 
     def _report_errors(self) -> None:
         error = next(iter(self._errors.values()), None)
         self._unavailable_passes = self._unavailable_passes + 1 if isinstance(error, UnavailableError) else 0
         if not 0 < self._unavailable_passes < UNAVAILABLE_PASSES:
             self._error = error
+
+
+def _describe_unexpected(error: Exception) -> TidemillError:
+    """Return an error with the type and the place of *error*, and without its text, which may hold any data."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return TidemillError(f"an unexpected error ({type(error).__name__} at {Path(place.filename).name}:{place.lineno})")
 
 
 class _Permit:
