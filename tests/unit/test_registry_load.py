@@ -270,6 +270,7 @@ def test_the_place_of_a_syntax_error_is_its_line(package: Package) -> None:
     [fault] = package.load_all().faults
 
     assert (fault.file, fault.line) == (f"{package.name}/broken.py", 3)
+    assert fault.problem.endswith(".broken cannot be imported: SyntaxError: invalid syntax (broken.py, line 3)")
 
 
 def test_what_a_module_registered_before_it_failed_is_forgotten(package: Package) -> None:

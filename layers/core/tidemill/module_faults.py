@@ -92,6 +92,8 @@ def describe_failed_import(error: BaseException) -> str:
 
     A module may connect to a server while it is imported. The message, or that of a cause, may contain the credentials.
     """
+    if type(error) in {SyntaxError, IndentationError, TabError}:  # it has file and line, and was raised by Python
+        return f"{type(error).__name__}: {error}"
     is_harmless = issubclass(type(error), (ImportError, SyntaxError, TidemillError)) or _is_about_an_argument(error)
     return describe_without_causes(error) if is_harmless else describe_without_message(error)
 
