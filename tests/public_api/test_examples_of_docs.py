@@ -113,6 +113,9 @@ def test_the_snippets_are_right_for_a_strict_type_checker(tmp_path: Path) -> Non
         snippets = [snippet for page in pages for snippet in find_blocks(read_page(page), "python")]
         assert "queue.enqueue(" in "".join(snippets)
         (tmp_path / f"{name}.py").write_text("\n\n".join([GIVEN, *snippets]), encoding="utf-8")
+    for recipe in ("fastapi", "flask"):  # Django's own types need a plugin
+        shop, _ = find_blocks(read_page(f"docs/guides/{recipe}.md"), "python")
+        (tmp_path / f"shop_with_{recipe}.py").write_text(shop, encoding="utf-8")
 
     checked = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "."],
