@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import pymongo
 from pymongo.client_session import ClientSession
 
+from tidemill.enqueue.documents import Accepted
 from tidemill.errors import InvalidRequestError, Problem, SettingsError
 from tidemill.model import RetryPolicy
 from tidemill.policy.retry import PRESET_EXPECTED
@@ -17,6 +18,9 @@ from tidemill.references import Reference
 from tidemill.requests.tasks import NewTask, new_task
 from tidemill.requests.validation import limit_problems
 from tidemill.text import add_article
+
+if TYPE_CHECKING:
+    from tidemill.aws.waking import ApplicationWaker
 
 ASYNC_VERSION: Final = (4, 13)
 """First version of pymongo whose async client is not a beta."""
@@ -102,6 +106,23 @@ def _rename_fields() -> Iterator[None]:
                 for problem in error.problems
             ]
         ) from None
+
+
+def make_waker(function: str) -> ApplicationWaker:
+    """Return the waker of executors for queues that wake *function*, the name or ARN of the execute function.
+
+    Raises:
+        SettingsError: *function* is no name of a function, or boto3 is not installed.
+    """
+    from tidemill.aws.waking import get_waker  # noqa: PLC0415 - most applications wake nothing
+
+    return get_waker(function)
+
+
+def has_new_due(requests: Sequence[NewTask], accepted: Sequence[Accepted], *, now: datetime) -> bool:
+    """Return whether *requests* have stored a task that is due *now*; *accepted* has their results, in order."""
+    new = (request for request, task in zip(requests, accepted, strict=True) if task.is_new)
+    return any(request.starts_at(now) is None for request in new)
 
 
 def require_database(

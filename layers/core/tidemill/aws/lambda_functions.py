@@ -152,6 +152,9 @@ def lambda_client() -> LambdaClient:
         raise LaunchError(f"there is no client for Lambda ({type(error).__name__})") from None
 
 
+os.register_at_fork(after_in_child=lambda_client.cache_clear)  # two processes must not share its connections
+
+
 def strip_qualifier(arn: object) -> str | None:
     """Return the ARN of a function without its qualifier, or ``None`` if *arn* is not the ARN of a function."""
     parts = arn.split(":") if isinstance(arn, str) else []

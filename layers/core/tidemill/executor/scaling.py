@@ -166,20 +166,20 @@ class Waker:
         self._monotonic = monotonic
         self._debounce = Debounce(quiet_sec=quiet_sec)
 
-    def wake(self) -> str | None:
+    def wake(self, *, timeout_sec: float = WAKE_TIMEOUT_SEC) -> str | None:
         """Wake an executor for tasks that were just stored. Return the reason if none may start, or ``None``."""
         self._poll_launcher()
         self._debounce.request(self._monotonic())
-        return self.retry_pending_wake()
+        return self.retry_pending_wake(timeout_sec=timeout_sec)
 
-    def retry_pending_wake(self) -> str | None:
+    def retry_pending_wake(self, *, timeout_sec: float = WAKE_TIMEOUT_SEC) -> str | None:
         """Wake an executor if an earlier request still needs it. Return the reason if none may start, or ``None``."""
         self._poll_launcher()
         now = self._monotonic()
         if not self._debounce.is_due(now):
             return None
         self._debounce.record_try(now)
-        self._launcher.launch(timeout_sec=WAKE_TIMEOUT_SEC)
+        self._launcher.launch(timeout_sec=timeout_sec)
         self._poll_launcher()
         return self._launcher.last_error
 
