@@ -77,7 +77,7 @@ def test_functions_are_called_one_at_a_time_in_the_order_of_the_queue(queue: Que
 def test_the_object_that_the_guide_keeps_for_each_loop_serves_one_slot_only(queue: Queue, registry: Registry) -> None:
     # N07
     names: dict[str, Any] = {}
-    [snippet] = [text for text in find_blocks(read_page("docs/guides/tasks.md"), "python") if "get_limit" in text]
+    [snippet] = [text for text in find_blocks(read_page("docs/guides/tasks.md"), "python") if "async def limit" in text]
     exec(compile(snippet, "tasks.md", "exec", dont_inherit=True), names)
     together = threading.Barrier(3, timeout=10)
     seen: list[tuple[int, asyncio.Semaphore, asyncio.AbstractEventLoop]] = []
@@ -85,8 +85,8 @@ def test_the_object_that_the_guide_keeps_for_each_loop_serves_one_slot_only(queu
     @registry.task("send")
     async def send(_payload: dict[str, Any]) -> None:
         together.wait()
-        async with names["get_limit"]() as _:
-            seen.append((threading.get_ident(), names["get_limit"](), asyncio.get_running_loop()))
+        async with await names["limit"]():
+            seen.append((threading.get_ident(), await names["limit"](), asyncio.get_running_loop()))
 
     queue.enqueue_many({"name": "send", "payload": {"n": n}} for n in range(9))
 
