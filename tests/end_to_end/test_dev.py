@@ -440,6 +440,31 @@ def test_a_start_with_a_fault_in_one_module_runs_the_tasks_of_the_others(project
         running.wait_for(f"mine {running.enqueue(name='mine')} attempt 1 done")
 
 
+def test_an_executor_whose_code_has_changed_closes_its_resources(project: Path) -> None:
+    source = """
+from pathlib import Path
+from tidemill import resource, task
+
+@resource
+def client():
+    yield "client"
+    Path("closed").touch()
+
+@task("mine", http=True)
+def run(payload):
+    return client()
+"""
+    (project / "tasks/mine.py").write_text(source, encoding="utf-8")
+    with dev(project) as running:
+        running.wait_until_ready()
+        running.wait_for(f"mine {running.enqueue(name='mine')} attempt 1 done")
+
+        write_tasks(project, "return 'second'")
+
+        running.wait_for("1 task function of tasks loaded: mine")
+        assert eventually((project / "closed").exists)
+
+
 def test_a_task_that_kills_its_executor_runs_again_with_another_one(project: Path) -> None:
     write_tasks(project, "Path('was-here').exists() or (Path('was-here').touch(), os._exit(0))")
     with dev(project) as running:

@@ -28,6 +28,7 @@ from tidemill.executor.context import ExecutionOptions
 from tidemill.executor.execution import work
 from tidemill.executor.lifetime import WORKER_REMAINING, Worker
 from tidemill.registry import load_package
+from tidemill.runner.resources import close_process_resources
 
 NOT_LOADED: Final = 3
 """Exit status of an executor that could not load the task functions, and has said why."""
@@ -81,6 +82,7 @@ def main(descriptor: str, owner: str, package: str, strictness: str) -> int:
         say("no thread is left: too many functions run on after their timeout")
     if runtime.isolation is not None:
         runtime.isolation.close()
+    close_process_resources()
     runtime.tasks.database.client.close()
     return 0
 
