@@ -65,7 +65,10 @@ def test_a_payload_is_stored_as_it_was_sent(deployed: Deployed, db: Database[Any
 
 
 def test_a_payload_is_the_same_among_the_dead_letters(deployed: Deployed, db: Database[Any]) -> None:  # F38
-    payload = {"user.email": "a", "$gt": "", "a": {"$where": "1"}, "": 1}
+    payload = {
+        "url": "https://127.0.0.1/refused",
+        "body": {"user.email": "a", "$gt": "", "a": {"$where": "1"}, "": 1},
+    }
     deployed.post({"name": "deliver_webhook", "payload": payload})
 
     assert deployed.invoke("execute")["failed"] == 1

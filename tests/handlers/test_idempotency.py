@@ -63,7 +63,7 @@ def test_the_same_request_in_base64_is_the_same_task(deployed: Deployed) -> None
         '{"name": "noop", "payload": {"a": 1, "b": [2, 1]}}',
         '{"name": "noop", "payload": {"a": 1.0, "b": [1, 2]}}',
         '{"name": "noop", "payload": {"a": 1, "b": [1, 2], "c": null}}',
-        '{"name": "deliver_webhook", "payload": {"a": 1, "b": [1, 2]}}',
+        '{"name": "deliver_webhook", "payload": {"url": "https://example.com/", "body": {"a": 1, "b": [1, 2]}}}',
         '{"name": "noop", "payload": {"a": 1, "b": [1, 2]}, "priority": 1}',
         '{"name": "noop", "payload": {"a": 1, "b": [1, 2]}, "delay_sec": 60}',
     ],

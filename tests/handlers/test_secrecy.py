@@ -110,7 +110,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "accepted": {"name": "noop", "payload": PAYLOAD},
     "unknown": {"name": "unknown", "payload": PAYLOAD},
     "invalid": {"name": "noop", "payload": PAYLOAD, "priority": CARD, CARD: 1},
-    "fails": {"name": "deliver_webhook", "payload": PAYLOAD | {"url": f"https://u:{PASSWORD}@h/"}},
+    "refused": {"name": "deliver_webhook", "payload": PAYLOAD},
+    "fails": {"name": "deliver_webhook", "payload": {"url": f"https://u:{PASSWORD}@h/", "body": PAYLOAD}},
 }
 
 
