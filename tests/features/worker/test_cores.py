@@ -33,22 +33,22 @@ def most_at_once(trace: list[int]) -> int:
 
 
 def test_they_run_one_after_the_other_on_one_core_and_none_times_out_while_it_waits(yard: Yard) -> None:
-    yard.add("burn", 7, max_retries=0)  # together they take longer than the timeout of each
+    yard.add("burn", 6, max_retries=0)  # together they take longer than the timeout of each
 
     ended = yard.process("--until-empty", "--isolated-concurrency", "1", LINGER_SEC="0").ended()
 
-    assert yard.status(attempts=1) == {"done": 7}, ended
+    assert yard.status(attempts=1) == {"done": 6}, ended
     assert most_at_once(yard.began) == 1
     starts = [number for number in yard.began if number > 0]
     assert starts == sorted(starts), "the first comes first, released or not"
 
 
 def test_the_setting_says_how_many_run_at_once(yard: Yard) -> None:
-    yard.add("burn", 6, max_retries=0)
+    yard.add("burn", 4, max_retries=0)
 
     yard.process("--until-empty", LINGER_SEC="0", ISOLATED_CONCURRENCY="3").ended()
 
-    assert yard.status(attempts=1) == {"done": 6}
+    assert yard.status(attempts=1) == {"done": 4}
     assert most_at_once(yard.began) == 3
 
 

@@ -129,13 +129,16 @@ class Dispatcher:
         self._release_blocked(now)
         return len(lacking)
 
+    @property
+    def has_unused_core(self) -> bool:
+        """True if a core is free and no task waits for it."""
+        return not self._without_core and self._has_free_core()
+
     def withdraw_offers_for_core(self) -> Sequence[Task]:
-        """Allow this execution to claim the tasks again that it released for want of a core, if one is free now.
+        """Allow this execution to claim the tasks again that it released for want of a core.
 
         Return these tasks: they are pending, perhaps behind the position of a scan.
         """
-        if not self._offered_without_core or self._without_core or not self._has_free_core():
-            return ()
         tasks = [task for _, task in self._offered_without_core]
         self._offered_without_core.clear()
         return tasks

@@ -88,7 +88,7 @@ class Execution:
         self._backoff = ClaimBackoff()
         self._has_returned = False
         self._next_claim_at = 0.0
-        self._claims_without_core = 0
+        self._is_core_bound = False
         self._end_by = math.inf
 
     def run(self) -> Report:
@@ -169,31 +169,28 @@ class Execution:
         self._statistics.count_overtakes(self._claimed.overtaking)
         if self._claimed.tasks:
             self._prefetch.record_claim(began=began, took=self._context.monotonic() - began)
-            self._next_claim_at = self._decide_next_claim(has_core_for_some=lacking < len(self._claimed.tasks))
+            self._is_core_bound = lacking > 0
+            self._next_claim_at = self._context.monotonic() + self._context.timing.core_pause_sec if lacking else 0.0
         else:
             error = self._claimed.error
             if error is not None and not self._report["claimed"] and not self._context.lifetime.persists:
                 raise error
             self._next_claim_at = self._context.monotonic() + self._compute_claim_pause()
 
-    def _decide_next_claim(self, *, has_core_for_some: bool) -> float:
-        """Return the time of the next claim after one with tasks: later each time if no core was free for any."""
-        self._claims_without_core = 0 if has_core_for_some else self._claims_without_core + 1
-        if has_core_for_some:
-            return 0.0
-        pause = compute_pause(self._claims_without_core, timing=self._context.timing, draw=self._context.draw())
-        return self._context.monotonic() + pause
-
     def _dispatch(self) -> None:
         if self._dispatcher.has_waiting:
             with self._limit_time():
                 self._dispatcher.fill_slots()
-        withdrawn = self._dispatcher.withdraw_offers_for_core()
-        for task in withdrawn:
+        if (self._is_core_bound or self._dispatcher.lacks_cores) and self._dispatcher.has_unused_core:
+            self._use_core()
+
+    def _use_core(self) -> None:
+        """Claim at once for a core that became free, the tasks first that were released for want of one."""
+        for task in self._dispatcher.withdraw_offers_for_core():
             self._claimer.put_back(task, due_at=task.due_at, lane=task.lane)
-        if withdrawn:
             self._has_returned = True
-            self._next_claim_at = 0.0
+        self._is_core_bound = False
+        self._next_claim_at = 0.0
 
     def _compute_claim_pause(self) -> float:
         """Return the seconds until the next claim: few if other executors were faster, because tasks may be left."""

@@ -40,6 +40,7 @@ class Timing:
     cleanup_wait_sec: float = 1.5  # for interrupted functions at the end: coroutines clean up first
 
     slot_wait_sec: float = 1.0  # time that a claimed task waits for a slot before it is offered to other executors
+    core_pause_sec: float = 0.2  # between two claims after one with tasks that lack a core
     core_offer_sec: float = 10.0  # time for which a task without a free core is left to other executors, at most
     process_retry_sec: float = 10.0  # time for which no process is started after a start failed
     shortest_postpone_sec: float = 15.0  # delay of a task whose process could not be started, at least
