@@ -32,8 +32,8 @@ PERMIT_ID: Final = "maintenance"
 LOSS_DELAY_SHARE: Final = 0.4
 """Tasks of a lost worker are due again within 2 s instead of 5 s: another worker runs them at once."""
 
-UNAVAILABLE_PASSES: Final = 3
-"""Passes in a row in which MongoDB did not answer before that is an error: a fail-over takes less."""
+UNAVAILABLE_SEC: Final = 30.0
+"""Time without an answer of MongoDB before that is an error: fail-overs take less, and workers notice it first."""
 
 Step: TypeAlias = Literal["permit", "reclaim", "sweep", "archive"]
 
@@ -89,7 +89,7 @@ class Maintenance:
         self._next_renewal_at = -1e9
         self._step: Step = "permit"
         self._errors: dict[Step, TidemillError] = {}
-        self._unavailable_passes = 0
+        self._unavailable_since: float | None = None
         self._error: TidemillError | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="tidemill-maintenance", daemon=True)
@@ -98,7 +98,7 @@ class Maintenance:
     def error(self) -> TidemillError | None:
         """The error of the last pass, or of the last try of a step that was not tried again; for any thread.
 
-        A MongoDB that does not answer is an error after a few passes only.
+        A MongoDB that does not answer is an error only after `UNAVAILABLE_SEC`.
         """
         return self._error
 
@@ -172,8 +172,10 @@ class Maintenance:
 
     def _report_errors(self) -> None:
         error = next(iter(self._errors.values()), None)
-        self._unavailable_passes = self._unavailable_passes + 1 if isinstance(error, UnavailableError) else 0
-        if not 0 < self._unavailable_passes < UNAVAILABLE_PASSES:
+        at = self._monotonic()
+        since = (self._unavailable_since or at) if isinstance(error, UnavailableError) else None
+        self._unavailable_since = since
+        if since is None or at - since >= UNAVAILABLE_SEC:
             self._error = error
 
 
