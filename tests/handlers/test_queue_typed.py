@@ -369,7 +369,7 @@ def test_the_rules_of_every_enqueue_hold(queue: Queue, db: Database[Any]) -> Non
     assert big == [("payload", "must not be larger than 256 KiB")]
     options: dict[str, Any] = {"delay": 5}
     assert refuse_reason(lambda: queue.enqueue_many(send_invoice, [Invoice(order="a")], **options)) == [
-        ("delay", "must be a timedelta")
+        ("delay", "must be a timedelta, such as timedelta(seconds=10)")
     ]
     options = {"idempotency_key": "k"}
     with pytest.raises(TypeError, match="unexpected keyword argument 'idempotency_key'"):

@@ -157,7 +157,7 @@ def require_seconds(duration: object, *, field: str) -> float:
         InvalidRequestError: It is no timedelta.
     """
     if not isinstance(duration, timedelta):
-        raise InvalidRequestError([Problem(field, "must be a timedelta")])
+        raise InvalidRequestError([Problem(field, "must be a timedelta, such as timedelta(seconds=10)")])
     return duration.total_seconds()
 
 
