@@ -26,7 +26,8 @@ import importlib, sys
 for verb in ("enqueue", "execute", "reclaim", "archive", "operate"):
     assert callable(importlib.import_module(f"tidemill.handlers.{verb}").lambda_handler)
 import tasks.greet, tidemill
-print(tidemill.__file__, tasks.__file__, sep="\n")
+print(tidemill.__file__)
+print(tasks.__file__)
 """
 
 
