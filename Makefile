@@ -89,7 +89,7 @@ e2e: $(READY) built ## run what people run (demo, commands, built functions in L
 	@$(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) tests/end_to_end/test_demo.py $(ARGS)
 	@$(PYTHON) -m pytest --numprocesses $(TEST_PROCESSES) tests/end_to_end --ignore=tests/end_to_end/deployed \
 		--ignore=tests/end_to_end/test_demo.py $(ARGS)
-	@$(PYTHON) -m pytest tests/end_to_end/deployed $(ARGS)
+	@$(PYTHON) -m pytest --numprocesses 2 --dist loadfile tests/end_to_end/deployed $(ARGS)
 .PHONY: built
 built: $(RUNTIME_VENV)/.ready
 	@$(MAKE) --no-print-directory build BUILD=build/e2e TRANSLATED=build/e2e.json ARCH=$(MACHINE) \
