@@ -100,7 +100,7 @@ def test_the_end_to_end_tests_build_for_this_machine_beside_what_is_deployed(roo
 
     machine = "arm64" if os.uname().machine in {"aarch64", "arm64"} else "x86_64"
     assert f"build BUILD=build/e2e TRANSLATED=build/e2e.json ARCH={machine} " in plan
-    assert plan.index("check_build.py") < plan.index("pytest tests/end_to_end/deployed")
+    assert plan.index("check_build.py") < plan.index(" tests/end_to_end/deployed")
 
 
 def test_a_package_that_cannot_be_installed_is_told_in_a_sentence(root: Path, tmp_path: Path) -> None:

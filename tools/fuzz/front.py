@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pymongo.database import Database
 from werkzeug.test import Client
@@ -20,6 +20,9 @@ KEY = "of-the-fuzzer"
 HEADERS = {"x-api-key": KEY}
 CALLER = key_id(KEY)
 
+PAYLOADS: Final[Mapping[str, Mapping[str, Any]]] = {"noop": {}, "deliver_webhook": {"url": "https://example.com/"}}
+"""The functions that requests name, and a payload that each takes."""
+
 
 @dataclass(kw_only=True)
 class Front:
@@ -28,7 +31,6 @@ class Front:
     handler: Callable[[Any, Any], Any]
     gateway: Gateway
     db: Database[dict[str, Any]]
-    names: Sequence[str] = ("noop", "deliver_webhook")
     ids: list[str] = field(default_factory=list)
     stored: int = 0
     also: Collection[str] = ()
@@ -38,8 +40,8 @@ class Front:
         """Enqueue a few tasks to ask for, and grant the right to ask for their queue."""
         grant_right(self.db, CALLER, "queues.read")
         client = Client(self.gateway)
-        for name in self.names:
-            answer = client.post("/v1/tasks", headers=HEADERS, json={"name": name, "payload": {}})
+        for name, payload in PAYLOADS.items():
+            answer = client.post("/v1/tasks", headers=HEADERS, json={"name": name, "payload": payload})
             self.check(answer.status_code, answer.text)
             self.ids.append(strict(answer.text)["id"])
 
