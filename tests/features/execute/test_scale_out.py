@@ -251,7 +251,7 @@ def test_an_execution_with_more_before_it_than_it_can_do_summons_others_and_one_
     fleet.come(source="tick", remaining=6 * SECOND, concurrency=4)
     assert fleet.launched == 0
 
-    backlog(fleet, 1000, name="slow")
-    report = fleet.come(source="tick", remaining=5 * SECOND, concurrency=4)
+    backlog(fleet, 3000, name="slow")
+    report = fleet.come(source="tick", remaining=7 * SECOND, concurrency=4)
     assert report.backlog
     assert fleet.launched == 4 + 1  # on every seat but its own, and one that comes after it
