@@ -252,6 +252,6 @@ def test_an_execution_with_more_before_it_than_it_can_do_summons_others_and_one_
     assert fleet.launched == 0
 
     backlog(fleet, 3000, name="slow")
-    report = fleet.come(source="tick", remaining=7 * SECOND, concurrency=4)
+    report = fleet.come(source="tick", remaining=6 * SECOND, concurrency=4)
     assert report.backlog
     assert fleet.launched == 4 + 1  # on every seat but its own, and one that comes after it
