@@ -161,6 +161,7 @@ class Execution:
                 idle=not self._is_busy,
                 thorough=thorough,
             )
+            took = self._context.monotonic() - began  # without the tasks, which may have started and ended below
             self._dispatcher.add(self._claimed.tasks, unconfirmed_tokens=self._claimed.unconfirmed_tokens)
             lacking = self._dispatcher.fill_slots()
         self._arrivals.record_claim(self._claimed.tasks)
@@ -168,7 +169,7 @@ class Execution:
         self._backoff = self._backoff.after(self._claimed)
         self._statistics.count_overtakes(self._claimed.overtaking)
         if self._claimed.tasks:
-            self._prefetch.record_claim(began=began, took=self._context.monotonic() - began)
+            self._prefetch.record_claim(began=began, took=took)
             self._is_core_bound = lacking > 0
             self._next_claim_at = self._context.monotonic() + self._context.timing.core_pause_sec if lacking else 0.0
         else:
