@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -19,15 +20,17 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Final
 
+from pydantic.errors import PydanticUserError
+
 from tidemill.bootstrap import deployment
 from tidemill.cli.output import clean, print_stderr
 from tidemill.dev.attempts import Attempts
 from tidemill.dev.tracebacks import find_import_error, format_error
-from tidemill.errors import TidemillError
+from tidemill.errors import Fail, TidemillError
 from tidemill.executor.context import ExecutionOptions
 from tidemill.executor.execution import work
 from tidemill.executor.lifetime import WORKER_REMAINING, Worker
-from tidemill.registry import load_package
+from tidemill.registry import TaskType, load_package
 from tidemill.runner.resources import close_process_resources
 
 NOT_LOADED: Final = 3
@@ -71,8 +74,8 @@ def main(descriptor: str, owner: str, package: str, strictness: str) -> int:
     except TidemillError as error:
         say(f"not loaded: {error}")
         return NOT_LOADED
-    functions = {function.name: function.http for function in runtime.registry}
-    control.write(f"{READY} {json.dumps(functions)}\n")
+    functions = {function.name: _make_payload(function) if function.http else None for function in runtime.registry}
+    control.write(f"{READY} {json.dumps(functions, default=str)}\n")
     control.flush()
     begun.wait()
     attempts = Attempts(say)
@@ -85,6 +88,29 @@ def main(descriptor: str, owner: str, package: str, strictness: str) -> int:
     close_process_resources()
     runtime.tasks.database.client.close()
     return 0
+
+
+_VALUES: Final[Mapping[str, object]] = {
+    "string": "text", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}
+}  # fmt: skip
+"""Value of each JSON type in an example."""
+
+
+def _make_payload(task_type: TaskType) -> dict[str, object]:
+    """Return an example of a payload that *task_type* takes: its required fields. Empty if no simple one is taken."""
+    payload_type = task_type.signature.payload_type
+    if payload_type is None:
+        return {}
+    with suppress(Fail, PydanticUserError):  # a value is bounded, or the type has no schema
+        schema = payload_type.adapter.json_schema()
+        fields = schema.get("properties", {})
+        payload = {
+            name: fields[name].get("examples", [_VALUES.get(fields[name].get("type"))])[0]
+            for name in schema.get("required", ())
+        }
+        payload_type.validate(payload)
+        return payload
+    return {}
 
 
 def say(line: str, *further: str) -> None:

@@ -28,8 +28,8 @@ from tidemill.dev.sweeps import OWNER_PREFIX
 RESTART_PAUSE_SEC: Final = 1.0
 """Pause before an executor that died is replaced."""
 
-Functions = Mapping[str, bool]
-"""Names of the loaded task functions; true for those that are open to HTTP."""
+Functions = Mapping[str, Mapping[str, object] | None]
+"""Names of the loaded task functions, each with an example of its payload; ``None`` if it is not open to HTTP."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

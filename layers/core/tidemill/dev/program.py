@@ -253,8 +253,10 @@ def _end(executors: Executors, signals: StopSignals) -> None:
 
 def _make_example(functions: Functions | None) -> Mapping[str, object]:
     """Return a task for the examples, with the name of a function that is open to HTTP."""
-    names = [name for name, is_open in (functions or {}).items() if is_open]
-    return {"name": names[0] if names else "hello", "payload": {}}
+    examples = [
+        {"name": name, "payload": payload} for name, payload in (functions or {}).items() if payload is not None
+    ]
+    return examples[0] if examples else {"name": "hello", "payload": {}}
 
 
 def _introduce(
